@@ -31,7 +31,7 @@ from sotto.algorithms.dppg import release, segments
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
-    Training,
+    DPPGTraining,
     create_ledger,
     initial_states,
     training_environment,
@@ -64,7 +64,7 @@ def private(config: DPPGConfig, runs: int) -> Rate:
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         ledgers = [create_ledger(config, Path(folder) / f"{i}.sqlite") for i in range(runs)]
-        training = Training(config, range(runs), ledgers)
+        training = DPPGTraining(config, range(runs), ledgers)
         jax.block_until_ready(training.advance().states)
         compiled, first = time.perf_counter(), training.done
         for progress in training:

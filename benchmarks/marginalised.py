@@ -235,7 +235,7 @@ class Study:
         local = self.jitted.setdefault("tables", jax.jit(made.local))
         stddevs = release.stddevs(made)
         table = chains.Tables(**noisy(rng, everybody(local, self.cells, first), stddevs))
-        facts = chains.Facts(stddevs, self.declaration.reward_bounds, 1.0)
+        facts = chains.TableFacts(stddevs, self.declaration.reward_bounds, 1.0)
         taken = [probabilities(self.policy, self.cells)]
         corrections = chains.corrections(self.cells, table, facts, taken)
         errors = chains.errors_of_tables(table, facts, taken)

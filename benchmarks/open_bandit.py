@@ -12,7 +12,7 @@ import importlib.util
 import math
 from pathlib import Path
 
-from sotto.runs.api import calibrate
+from sotto.algorithms.calibration import calibrate
 
 LARGEST = 10.0
 DELTA = 1e-5

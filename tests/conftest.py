@@ -1,4 +1,4 @@
-"""The environment of every test, its memory, and a PostgreSQL server for the tests that use one.
+"""The environment of every test, its memory, and the databases of the tests that use one.
 
 The environment is set before anything imports JAX. XLA once hung for good with threads of its own
 on two cores, and the workers of pytest-xdist share the cores already: each gets the CPU backend and
@@ -148,3 +148,12 @@ def postgresql_server() -> Iterator[Server]:
 def postgresql_url(postgresql_server: Server) -> str:
     """SQLAlchemy URL of an empty PostgreSQL database."""
     return postgresql_server.new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Path or URL of an empty database of each kind."""
+    if request.param == "sqlite":
+        return str(tmp_path / "database.sqlite")
+    url: str = request.getfixturevalue("postgresql_url")
+    return url

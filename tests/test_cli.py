@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 from small_runs import SMALL_PPO
 
+import sotto
 from sotto.algorithms.base import Words
 from sotto.cli import main
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.cli.terminal.progress import Display
 from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.mechanisms.noise import sampler_delta
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
@@ -60,6 +63,20 @@ def test_calibrate_gaussian_never_exceeds_the_target(capsys) -> None:
     assert 0.999 < answer["epsilon"] <= 1.0
     assert gaussian_epsilon(answer["noise_multiplier"], 1e-5) <= 1.0
     assert gaussian_epsilon(answer["noise_multiplier"] * 0.999, 1e-5) > 1.0
+
+
+def test_calibrations_leave_room_for_the_sampler_of_the_noise(capsys) -> None:
+    """The delta of 2**40 draws is 1.3e-26, once for each release that people are drawn for."""
+    words = ("calibrate", "gaussian", "--target-epsilon", "1.0", "--releases", "1000", "--delta")
+    noise = run_json(capsys, *words, "2e-24")["noise_multiplier"]
+    assert noise == sotto.calibrate(target_epsilon=1.0, delta=2e-24, releases=1000)
+    together = noise / math.sqrt(1000)
+    left = 2e-24 - sampler_delta(together, 2**40)
+    assert gaussian_epsilon(together, left) <= 1.0 < gaussian_epsilon(together * (1 - 1e-7), left)
+    sampled = ("--sampling-rate", "0.1", "--steps", "1000", "--delta", "2e-24")
+    said = refused(capsys, "calibrate", "dpsgd", "--target-epsilon", "1.0", *sampled)
+    assert "delta 2e-24 is too small for the sampler" in said
+    assert "at least 1e-20" in said
 
 
 @pytest.mark.parametrize(
@@ -146,7 +163,9 @@ def test_a_file_in_place_of_a_run_is_refused_with_the_command_for_files(capsys, 
     said = refused(capsys, "certificate", str(file))
     assert said.endswith(f"directory of its run, or for this file alone: sotto verify {file}")
     spaced = tmp_path / "a run"
-    assert refused(capsys, "report", str(spaced)).endswith(f"train dppg --out '{spaced}'")
+    assert refused(capsys, "report", str(spaced)).endswith(
+        f"sotto train ALGORITHM --out '{spaced}'"
+    )
     (tmp_path / "notes").write_text("")
     assert "is a file; give the directory" in refused(capsys, "report", str(tmp_path / "notes"))
 
@@ -189,6 +208,18 @@ def test_seeds_are_not_said_to_have_people_of_their_own(capsys, name) -> None:
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "own people" not in shown
     assert "the same teacher, experts or reward function, what they cost adds up" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "side_by_side"),
+    [("dppg", True), ("expert-offline", True), *((name, False) for name in ("rlhf", "offline"))],
+)
+def test_help_shows_seeds_where_they_may_train_side_by_side(capsys, name, side_by_side) -> None:
+    assert main(["train", name, "--help"]) == 0
+    assert ("--seeds INT" in capsys.readouterr().out) == side_by_side
+    assert main(["train", name, "--seeds", "x"]) == 2
+    error = capsys.readouterr().err
+    assert ("x is not a whole number" in error) == side_by_side
 
 
 @pytest.mark.parametrize(

@@ -135,19 +135,23 @@ def test_a_run_is_evaluated_on_a_log_that_fits_it(log, tmp_path, capsys):
     assert "does not fit the log" in capsys.readouterr().err
 
 
-def test_a_run_that_learned_from_this_log_without_privacy_is_refused(log, tmp_path, capsys):
-    """Another import stands for another log: that the rows are the same cannot be seen."""
+def test_a_run_that_learned_from_a_log_without_privacy_is_refused(log, tmp_path, capsys):
+    """Another import of the same file is another log, so every log counts until the user speaks."""
     trained, out = tmp_path / "run", tmp_path / "out"
     words = ["--method", "bc", "--dataset", str(log), "--gradient-steps", "2", "--env-id", "none"]
     assert main(["train", "expert-offline", *words, "--out", str(trained), "--json"]) == 0
     again = log.with_name("again")
     assert main(["import", str(log.with_name("log.csv")), *IMPORT, "--out", str(again)]) == 0
     capsys.readouterr()
-    assert run(trained, "--on", log, "--epsilon", "3", "--out", out) == 2
-    assert "was trained on" in (said := capsys.readouterr().err)
-    assert "without privacy" in said
-    assert not out.exists()
-    assert run(trained, "--on", again, "--epsilon", "3", "--out", out) == 0
+    for one in (log, again):
+        assert run(trained, "--on", one, "--epsilon", "3", "--out", out) == 2
+        assert "was trained on" in (said := capsys.readouterr().err)
+        assert "without privacy" in said
+        assert not out.exists()
+    said = ["--epsilon", "3", "--other-people"]
+    assert run(trained, "--on", log, *said, "--out", out) == 2  # the code sees that it is this log
+    assert "evaluate it on a log of other people" in capsys.readouterr().err
+    assert run(trained, "--on", again, *said, "--out", out) == 0
 
 
 def test_a_model_that_does_not_fit_is_refused(log, tmp_path, capsys):

@@ -18,17 +18,18 @@ import jax
 import numpy as np
 import pytest
 import ray
+from fixed_noise import fixed_noise
 from ray.cluster_utils import Cluster
 
 from sotto import cluster
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector
-from sotto.algorithms.dppg.training import Training
+from sotto.algorithms.dppg.training import DPPGTraining
 from sotto.algorithms.experts import population as experts
 from sotto.cli import main
 from sotto.errors import RunError
 from sotto.experiments import engine
-from sotto.experiments.engine import Arm, Result, Store
+from sotto.experiments.engine import Arm, Result, ResultFolder
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.processes import at_once, finished
@@ -89,7 +90,8 @@ def trained(folder: Path, disturb: Callable[[], None] | None = None) -> tuple[An
     folder.mkdir()
     budget = Budget(epsilon=math.inf, delta=CONFIG.delta)  # nothing is proved with fixed noise
     ledger = Ledger.create(folder / "ledger.sqlite", "run", unit=CONFIG.privacy_unit, budget=budget)
-    training = Training(CONFIG, [0], [ledger], noise_seed=0)
+    with fixed_noise(0):
+        training = DPPGTraining(CONFIG, [0], [ledger])
     real, threads = cluster.ordered, []
 
     def ordered(work: Any, tasks: Any) -> Any:
@@ -240,7 +242,7 @@ def test_arms_are_trained_on_nodes_that_have_no_files_of_ours(nodes: Nodes, tmp_
     nodes.have(1)
     first = [Arm(f"a{n}", "", n, (0, 1), f"a{n}", train_arm, 1.0, by_seed=n == 10) for n in (1, 10)]
     last = Arm("sum", "", 100, (0,), "sum", train_arm, 1.0, needs=tuple(first))
-    store, said = Store(tmp_path / "arms"), []
+    store, said = ResultFolder(tmp_path / "arms"), []
     store.keep(train_kept(first[1]))  # its seed 0 is not trained again
     with cluster.on_cluster(nodes.address):
         (result,) = engine.run([last], store, 1, said.append)

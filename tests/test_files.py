@@ -1,11 +1,13 @@
-"""Files that are written atomically."""
+"""Files that are written atomically, and JSON without infinity."""
 
+import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
-from sotto.files import replacing, write_whole
+from sotto.files import replacing, strict_json, write_whole
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,8 @@ def test_a_failure_leaves_the_earlier_file_and_no_other(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         write_whole(tmp_path / "absent" / "file", "text")
     assert missing.value.filename == str(tmp_path / "absent" / "file")
+
+
+def test_json_knows_nan_and_infinity() -> None:
+    said = strict_json({"a": [math.inf, -math.inf, math.nan], "b": (1, "x", None), "c": 0.1})
+    assert json.loads(said) == {"a": ["inf", "-inf", None], "b": [1, "x", None], "c": 0.1}

@@ -92,7 +92,7 @@ def test_the_example_of_train_is_a_call_with_valid_settings():
     assert shortened(code) != code  # it is in the form that the example above is in
 
 
-@pytest.mark.parametrize("function", [api.calibrate, api.account])
+@pytest.mark.parametrize("function", [sotto.calibrate, sotto.account])
 def test_examples_of_figures_say_what_they_give(function):
     ((code, value),) = re.findall(r"Example:\n\s+(.*?)\s+# ([\d.]+)\n", function.__doc__)
     assert round(eval(code, {"sotto": sotto}), 2) == float(value)
@@ -102,3 +102,9 @@ def test_python_m_sotto_is_sotto():
     run = [sys.executable, "-m", "sotto", "--version"]
     said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
     assert said == f"sotto {sotto.__version__}\n"
+
+
+@pytest.mark.parametrize("sampling_rate", [None, 0.1])
+def test_an_account_of_no_releases_is_refused_in_one_sentence(sampling_rate):
+    with pytest.raises(ValueError, match=r"^releases must be at least 1, got 0$"):
+        sotto.account(noise_multiplier=1.0, delta=1e-5, releases=0, sampling_rate=sampling_rate)

@@ -32,7 +32,7 @@ from jax_privacy.noise_addition import gaussian_privatizer, matrix_factorization
 from against.kept import Row
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
-from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
+from sotto.algorithms.dppg.training import DPPGTraining, create_ledger, evaluate_policy, policies
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import rollout
@@ -68,7 +68,7 @@ def ours(config: DPPGConfig, seeds: list[int]) -> tuple[np.ndarray, float]:
     """Returns each seed's mean greedy return and the noise multiplier."""
     with tempfile.TemporaryDirectory() as folder:
         ledgers = [create_ledger(config, Path(folder) / f"{seed}.sqlite") for seed in seeds]
-        training = Training(config, seeds, ledgers)
+        training = DPPGTraining(config, seeds, ledgers)
         for _ in training:
             pass
         assert config.target_epsilon is not None

@@ -14,7 +14,7 @@ import numpy as np
 
 from faulty.network import BadNetwork
 from sotto.people.campaign import Campaign
-from sotto.people.plan import Plan
+from sotto.people.plan import CampaignPlan
 from sotto.people.units import packed, read_trajectory, read_update
 
 _AT_ONCE = 6
@@ -59,7 +59,7 @@ class Crowd:
 
     def __init__(self, campaign: Campaign, tokens: list[str], ports: list[int], seed: int) -> None:
         self.told = Told()
-        self._settings, self._plan = campaign.settings, Plan(campaign)
+        self._settings, self._plan = campaign.settings, CampaignPlan(campaign)
         self._tokens = tokens
         self._random = random.Random(seed)
         self._network = BadNetwork(ports, seed)
@@ -272,7 +272,7 @@ def seed_of(place: str, variant: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{variant} {place}".encode()).digest()[:8])
 
 
-def code(plan: Plan, rng: np.random.Generator) -> np.ndarray:
+def code(plan: CampaignPlan, rng: np.random.Generator) -> np.ndarray:
     """Returns a random update, a little shorter than the clip norm, so that it is not clipped."""
     size = len(packed(plan.unit)) // 4
     length = 0.99 * plan.config.clip_norm

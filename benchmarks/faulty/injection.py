@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from faulty.service import NAMES, UPDATERS, WEB, Database, Service
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import StoreUnavailable
 
 _MEGABYTE = 2**20
@@ -32,7 +32,7 @@ class Faults:
     def __init__(
         self,
         service: Service,
-        store: Store,
+        store: CampaignDatabase,
         server: Database | None,
         files: list[Path],
         chance: random.Random,

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from faulty.crowd import Told
 from sotto.people.campaign import Campaign
 from sotto.people.database import tables
-from sotto.people.database.store import Store
-from sotto.people.plan import Plan, Published
+from sotto.people.database.store import CampaignDatabase
+from sotto.people.plan import CampaignPlan, Published
 from sotto.privacy.certificates.derive import verify
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.ledger import entries
@@ -66,8 +66,8 @@ class Inspector:
         store: its database, which must not be used for writing.
     """
 
-    def __init__(self, campaign: Campaign, store: Store) -> None:
-        self._campaign, self._store, self._plan = campaign, store, Plan(campaign)
+    def __init__(self, campaign: Campaign, store: CampaignDatabase) -> None:
+        self._campaign, self._store, self._plan = campaign, store, CampaignPlan(campaign)
         self._ledger_engine = database(campaign.ledger_place)
         self._summed = 0  # releases whose sum was compared with the contributions
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sotto.algorithms.baselines.dqn import DQNConfig as DQN
     from sotto.algorithms.baselines.ppo import PPOConfig as PPO
     from sotto.algorithms.baselines.q_learning import EpsilonGreedy
+    from sotto.algorithms.calibration import account, calibrate
     from sotto.algorithms.dppg.config import DPPGConfig as DPPG
     from sotto.algorithms.expert_offline.config import ExpertOfflineConfig as ExpertOffline
     from sotto.algorithms.functional_q.config import FunctionalQConfig as FunctionalQ
@@ -43,11 +44,12 @@ if TYPE_CHECKING:
     from sotto.rl.language.agent import LanguageAgent
     from sotto.rl.networks import MLP, Policy
     from sotto.runs.agents.agent import Agent, load, load_language
-    from sotto.runs.api import TrainedRun, account, calibrate, train, verify
+    from sotto.runs.api import TrainedRun, train, verify
 
 _PUBLIC = {
     # Training and its results.
-    **dict.fromkeys(("train", "verify", "calibrate", "account", "TrainedRun"), "sotto.runs.api"),
+    **dict.fromkeys(("train", "verify", "TrainedRun"), "sotto.runs.api"),
+    **dict.fromkeys(("calibrate", "account"), "sotto.algorithms.calibration"),
     **dict.fromkeys(("load", "load_language", "Agent"), "sotto.runs.agents.agent"),
     "LanguageAgent": "sotto.rl.language.agent",
     "Certificate": "sotto.privacy.certificates.model",

@@ -3,6 +3,8 @@
 import contextlib
 import ctypes
 import io
+import json
+import math
 import os
 import secrets
 import shutil
@@ -123,6 +125,19 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
         file.write(text.encode())
 
 
+def overwrite(path: Path, text: str, mode: int) -> None:
+    """Writes a short text in place, unsynced; every text of a file has the same length.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
+
+
 def write_model(path: Path, settings: BaseModel) -> None:
     """Writes settings as JSON, atomically."""
     write_whole(path, settings.model_dump_json(indent=2) + "\n")
@@ -188,6 +203,21 @@ def require_regular(directory: Path) -> None:
                 continue
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
                 raise ValueError(f"{path} is not a regular file; remove it")
+
+
+def strict_json(values: Any, indent: int | None = None) -> str:
+    """Returns JSON, which has no infinity and no NaN: they become the string "inf" and null."""
+    return json.dumps(_strict(values), indent=indent, allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _strict(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(one) for one in value]
+    return value
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

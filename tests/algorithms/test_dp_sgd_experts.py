@@ -284,7 +284,6 @@ def test_it_learns(tmp_path, batch: int) -> None:
         pool,
         multiplier=z,
         chunk=75,
-        noise_seed=None,
     )
     while stream.released < config.steps:
         states = dp.advance(config, stream, states, keys(), pool, 75)

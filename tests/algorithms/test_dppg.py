@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fixed_noise import fixed_noise
 
 from sotto.algorithms.dppg import critics, local_updates, noise, release
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
-    Training,
+    DPPGTraining,
     create_ledger,
     evaluate_policy,
     initial_states,
@@ -43,9 +44,9 @@ def _tiny(**changes):
     return preset(name, env_id, **(TINY | changes))
 
 
-def _train(config, folder, runs=1, noise_seed=None, **keywords):
+def _train(config, folder, runs=1, **keywords):
     ledgers = [create_ledger(config, folder / f"{i}.sqlite") for i in range(runs)]
-    training = Training(config, range(runs), ledgers, noise_seed=noise_seed, **keywords)
+    training = DPPGTraining(config, range(runs), ledgers, **keywords)
     return training, list(training), ledgers
 
 
@@ -106,7 +107,7 @@ def test_the_certificate_names_a_critic_that_is_released(tmp_path):
     for critic, seen in (("private", True), ("public", False)):
         config = _tiny(critic=critic)
         ledger = create_ledger(config, tmp_path / f"{critic}.sqlite")
-        protected = Training(config, [0], [ledger]).statement.protects
+        protected = DPPGTraining(config, [0], [ledger]).statement.protects
         assert any("noisy sums that show a critic" in one for one in protected) is seen
 
 
@@ -218,7 +219,7 @@ def test_clip_ratio_stops_the_gradient_beyond_it():
 def test_averages_are_the_averages_of_released_policies(tmp_path):
     config = _tiny(total_steps=4 * 32 * 6, ema_decay=0.5, tail_fraction=0.5)
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    training = Training(config, [0], [ledger])
+    training = DPPGTraining(config, [0], [ledger])
     assert training.chunk_updates == 1
     first = training.states
     seen = [progress.states.policy.network.weights[0] for progress in training]
@@ -365,35 +366,35 @@ def test_the_same_training_seed_never_gives_the_same_noise(tmp_path):
 
 def test_a_fixed_noise_seed_needs_a_ledger_without_a_budget(tmp_path):
     ledger = create_ledger(_tiny(), tmp_path / "ledger.sqlite")
-    with pytest.raises(PrivacyError):
-        Training(_tiny(), [0], [ledger], noise_seed=1)
+    with fixed_noise(1), pytest.raises(PrivacyError):
+        DPPGTraining(_tiny(), [0], [ledger])
 
 
 def test_resume_meets_new_people_and_never_exceeds_the_budget(tmp_path):
     config = _tiny(total_steps=4 * 32 * 6)
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    training = Training(config, [0], [ledger])
+    training = DPPGTraining(config, [0], [ledger])
     training.advance()
     kept = training.advance()
     training.advance()  # charged, but lost: the process dies before its checkpoint
-    resumed = Training(config, [0], [ledger], states=kept.states, done=kept.updates)
+    resumed = DPPGTraining(config, [0], [ledger], states=kept.states, done=kept.updates)
     assert list(resumed)[-1].updates == 6
     certificate = derive(ledger)
     assert certificate.persons == 7 * config.users_per_update
     assert certificate.epsilon <= 1.3
     with pytest.raises(ValueError, match="have been made"):
-        Training(config, [0], [ledger], states=resumed.states, done=6)
+        DPPGTraining(config, [0], [ledger], states=resumed.states, done=6)
     (tmp_path / "older").mkdir()
     older = create_ledger(config, tmp_path / "older" / "ledger.sqlite")
     with pytest.raises(LedgerCorrupt, match=r"was made under 4 charges.*\(it has 0\)"):
-        Training(config, [0], [older], states=kept.states, done=4)
+        DPPGTraining(config, [0], [older], states=kept.states, done=4)
 
 
 def test_over_budget_is_refused_before_any_release(tmp_path):
     generous, strict = _tiny(target_epsilon=2.0), _tiny(target_epsilon=1.0)
     ledger = create_ledger(strict, tmp_path / "ledger.sqlite")
     with pytest.raises(PrivacyError):
-        Training(generous, [0], [ledger])
+        DPPGTraining(generous, [0], [ledger])
     assert ledger.persons == 0
 
 
@@ -416,7 +417,7 @@ def test_trust_region_counts_the_noise_that_is_really_added(tmp_path):
             total_steps=4 * 32 * 8,
         )
         ledger = create_ledger(config, tmp_path / f"{correlated}.sqlite")
-        clips[correlated] = Training(config, [0], [ledger]).clip_norm
+        clips[correlated] = DPPGTraining(config, [0], [ledger]).clip_norm
     assert clips[True] < 0.9 * clips[False]
 
 
@@ -431,9 +432,9 @@ def test_a_clip_norm_from_a_trust_region_is_the_first_policys_on_resuming_too(dr
         **drawn,
     )
     ledger = create_ledger(config, tmp_path / "ledger.sqlite", "run")
-    begun = Training(config, [0], [ledger])
+    begun = DPPGTraining(config, [0], [ledger])
     done = begun.advance()
-    again = Training(
+    again = DPPGTraining(
         config, [0], [Ledger.open(tmp_path / "ledger.sqlite", "run")], done.states, done.updates
     )
     assert again.clip_norm == begun.clip_norm

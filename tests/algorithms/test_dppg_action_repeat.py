@@ -12,7 +12,7 @@ import pytest
 from sotto.algorithms.dppg import release
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.presets import preset
-from sotto.algorithms.dppg.training import Training, create_ledger, training_environment
+from sotto.algorithms.dppg.training import DPPGTraining, create_ledger, training_environment
 from sotto.privacy.certificates.derive import derive
 from sotto.rl.envs.registry import make
 
@@ -106,7 +106,7 @@ def test_users_who_never_arrive_stop_at_the_time_limit_and_contribute_nothing(
 def test_a_training_counts_the_steps_of_the_environment(tmp_path):
     config = _short()
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    chunks = list(Training(config, [0], [ledger]))
+    chunks = list(DPPGTraining(config, [0], [ledger]))
     steps = np.concatenate([one.simulated["steps_per_user"][0] for one in chunks])
     np.testing.assert_array_equal(steps, [240, 240, 120, 120, 60, 60, 60])  # nobody arrives
     assert derive(ledger).status == "proved"

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 
 from sotto.algorithms.dppg.presets import preset
-from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
+from sotto.algorithms.dppg.training import DPPGTraining, create_ledger, evaluate_policy, policies
 from sotto.privacy.certificates.derive import derive
 
 
 def _train(config, folder, runs=1):
     ledgers = [create_ledger(config, folder / f"{i}.sqlite") for i in range(runs)]
-    *_, last = Training(config, range(runs), ledgers)
+    *_, last = DPPGTraining(config, range(runs), ledgers)
     return last.states, ledgers
 
 

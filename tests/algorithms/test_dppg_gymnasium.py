@@ -11,7 +11,7 @@ import pytest
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector
-from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.algorithms.dppg.training import DPPGTraining, create_ledger
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.ledger import Ledger
 
@@ -64,9 +64,9 @@ def clinics() -> Iterator[None]:
         del gym.registry[name]
 
 
-def training(env_id: str, folder: Path, **changes: Any) -> Training:
+def training(env_id: str, folder: Path, **changes: Any) -> DPPGTraining:
     config = DPPGConfig(env_id=env_id, **(SETTINGS | changes))
-    return Training(config, [0], [create_ledger(config, folder / "ledger.sqlite", "run")])
+    return DPPGTraining(config, [0], [create_ledger(config, folder / "ledger.sqlite", "run")])
 
 
 def test_what_an_environment_says_of_simulated_people_is_shown(tmp_path: Path) -> None:

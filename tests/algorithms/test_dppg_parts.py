@@ -16,8 +16,8 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.parts import AdaptiveClip, Moments, ObservationStatistics, PrivateReturn
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
+    DPPGTraining,
     Progress,
-    Training,
     create_ledger,
     initial_states,
     policies,
@@ -110,13 +110,13 @@ def test_what_was_stated_with_another_bound_is_not_gone_on_with(tmp_path: Path) 
         bound = property(lambda part: float((1.25 * len(part.scale)) ** 0.5))
         ObservationStatistics.clip_norm = bound  # type: ignore[assignment, method-assign]
         ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-        training = Training(config, [0], [ledger])
+        training = DPPGTraining(config, [0], [ledger])
         training.advance()
         training.close()
     finally:
         ObservationStatistics.clip_norm = old  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r"observations are bounded by 2\.23607 .* by 2;"):
-        Training(config, [0], [Ledger.open(tmp_path / "ledger.sqlite")], training.states, 1)
+        DPPGTraining(config, [0], [Ledger.open(tmp_path / "ledger.sqlite")], training.states, 1)
 
 
 def test_noise_of_the_bit_and_of_the_update_are_those_of_the_theory() -> None:
@@ -205,7 +205,7 @@ def loud(tmp_path_factory: pytest.TempPathFactory) -> tuple[DPPGConfig, list[Pro
         adaptive_clip_noise_ratio=0.01,
     )
     ledger = create_ledger(config, tmp_path_factory.mktemp("loud") / "ledger.sqlite")
-    return config, list(Training(config, [0], [ledger])), ledger
+    return config, list(DPPGTraining(config, [0], [ledger])), ledger
 
 
 def test_all_parts_are_one_event(loud: tuple[DPPGConfig, list[Progress], Ledger]) -> None:
@@ -264,7 +264,7 @@ def test_noise_of_the_returns_is_that_of_the_statement(tmp_path: Path) -> None:
         private_return_noise_ratio=1.0,
     )
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    chunks = list(Training(config, [0], [ledger]))
+    chunks = list(DPPGTraining(config, [0], [ledger]))
     released = np.concatenate([chunk.released["private_return"][0] for chunk in chunks])
     half = 10.0  # of the range, which is the unit
     unit = noise.part_multipliers(config, 4.0)["return"] * half / USERS
@@ -315,7 +315,7 @@ def test_a_training_stops_on_released_returns_and_pays_for_what_it_released(
         hidden=(),
     )
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    training = Training(config, [0], [ledger])
+    training = DPPGTraining(config, [0], [ledger])
     chunks = list(training)
     # Returns are at least 8 on average, and their noise is below 1: two to four releases.
     assert 1 <= chunks[-1].updates < config.num_updates
@@ -324,7 +324,7 @@ def test_a_training_stops_on_released_returns_and_pays_for_what_it_released(
     assert certificate.streams[0].releases == chunks[-1].updates
     assert 49 < certificate.epsilon <= 50
     with pytest.raises(ValueError, match="stopped after"):
-        Training(config, [0], [ledger], states=training.states, done=training.done)
+        DPPGTraining(config, [0], [ledger], states=training.states, done=training.done)
 
 
 def test_real_users_leave_nothing_without_noise(
@@ -341,7 +341,7 @@ def test_real_users_leave_nothing_without_noise(
     assert set(chunks[0].released) == functions_of_releases
     config = tiny(updates=2, env_id="clinics:TestClinic-v0", population="real")
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    met = list(Training(config, [0], [ledger]))
+    met = list(DPPGTraining(config, [0], [ledger]))
     assert all(set(chunk.released) == functions_of_releases for chunk in met)
     assert all(chunk.diagnostics is None for chunk in met)
     out = tmp_path / "real"

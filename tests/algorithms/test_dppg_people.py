@@ -16,7 +16,7 @@ from sotto.algorithms.dppg import noise
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
-from sotto.algorithms.dppg.training import Progress, Training, create_ledger, initial_states
+from sotto.algorithms.dppg.training import DPPGTraining, Progress, create_ledger, initial_states
 from sotto.cli import main
 from sotto.privacy.accounting.composition import Gaussian, SampledGaussian, compose
 from sotto.privacy.certificates.derive import derive
@@ -48,9 +48,9 @@ def drawn(updates: int = 12, **changes: Any) -> DPPGConfig:
     return tiny(updates, **({"population_size": 40, "correlated_noise": False} | changes))
 
 
-def opened(config: DPPGConfig, folder: Path) -> tuple[Training, Ledger]:
+def opened(config: DPPGConfig, folder: Path) -> tuple[DPPGTraining, Ledger]:
     ledger = create_ledger(config, folder / "ledger.sqlite")
-    return Training(config, [0], [ledger]), ledger
+    return DPPGTraining(config, [0], [ledger]), ledger
 
 
 def moved(config: DPPGConfig, progress: Progress) -> np.ndarray:
@@ -179,7 +179,7 @@ def test_a_resumed_training_of_returning_users_meets_new_ones_only(
 ) -> None:
     """Those of lost releases stay charged, and none of them comes back."""
     ledger = returned.ledger(tmp_path)
-    resumed = Training(returned.config, [0], [ledger], states=returned.chunks[3].states, done=4)
+    resumed = DPPGTraining(returned.config, [0], [ledger], states=returned.chunks[3].states, done=4)
     order = resumed._next_people(8)[0]
     assert order.min() == 3 * USERS
     assert np.array_equal(order[:3], order[3:6])
@@ -282,7 +282,7 @@ def test_drawn_users_stay_the_same_population_when_a_training_is_resumed(
     """What was lost stays charged and is not made again; the certificate covers the whole."""
     config, first = interrupted.config, interrupted.chunks[0]
     ledger = interrupted.ledger(tmp_path)
-    resumed = Training(config, [0], [ledger], states=first.states, done=first.updates)
+    resumed = DPPGTraining(config, [0], [ledger], states=first.states, done=first.updates)
     assert resumed.done == 20
     assert len(ledger.streams) == 1
     with pytest.raises(PrivacyError):  # the same people in a second stream are not covered
@@ -290,7 +290,7 @@ def test_drawn_users_stay_the_same_population_when_a_training_is_resumed(
     stream = resumed._stream._ledger_streams[0]
     stream.charge(20, 4)
     with pytest.raises(ValueError, match="have been charged"):
-        Training(config, [0], [Ledger.open(tmp_path / "ledger.sqlite")], first.states, 2)
+        DPPGTraining(config, [0], [Ledger.open(tmp_path / "ledger.sqlite")], first.states, 2)
 
 
 def test_calibrated_noise_meets_the_target_over_all_releases() -> None:

@@ -70,7 +70,7 @@ def test_the_command_starts_from_it_and_its_certificate_says_so(file, tmp_path, 
 
 def test_without_a_file_nothing_is_assumed(tmp_path):
     ledger = training.create_ledger(settings(), tmp_path / "ledger.sqlite")
-    training.Training(settings(), [0], [ledger])
+    training.DPPGTraining(settings(), [0], [ledger])
     said = derive(ledger).assumptions
     assert not any("from which training starts" in str(one) for one in said)
 
@@ -108,10 +108,10 @@ def test_settings_that_do_not_fit_it_are_refused_with_the_other_settings(file, c
 def test_resuming_does_not_read_the_file(file, tmp_path):
     config = settings(first_policy=file)
     ledger = training.create_ledger(config, tmp_path / "ledger.sqlite")
-    made = training.Training(config, [0], [ledger])
+    made = training.DPPGTraining(config, [0], [ledger])
     state = next(iter(made)).states
     (tmp_path / "first.npz").unlink()
-    again = training.Training(config, [0], [ledger], state, made.done)
+    again = training.DPPGTraining(config, [0], [ledger], state, made.done)
     *_, last = again
     assert last.updates == config.num_updates
     said = derive(ledger).assumptions
@@ -134,7 +134,7 @@ def test_people_met_through_gymnasium_are_told_too(env_id, tmp_path):
     write(one, tmp_path / "first.npz", {})
     config = replace(config, first_policy=str(tmp_path / "first.npz"))
     ledger = training.create_ledger(config, tmp_path / "ledger.sqlite")
-    list(training.Training(config, [0], [ledger]))
+    list(training.DPPGTraining(config, [0], [ledger]))
     said = [str(one) for one in derive(ledger).assumptions]
     for words in ("from which training starts", "keeps no memory of earlier users"):
         assert sum(words in one for one in said) == 1

@@ -7,7 +7,12 @@ import pytest
 
 from sotto.algorithms.dppg import local_updates
 from sotto.algorithms.dppg.presets import preset
-from sotto.algorithms.dppg.training import Training, create_ledger, initial_states, public_fisher
+from sotto.algorithms.dppg.training import (
+    DPPGTraining,
+    create_ledger,
+    initial_states,
+    public_fisher,
+)
 from sotto.privacy.certificates.derive import derive
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import rollout
@@ -64,7 +69,7 @@ def test_paper_settings_are_those_of_table_2_and_their_certificate_a_claim(tmp_p
     assert fisher.shape == (14, 14)
     assert np.linalg.eigvalsh(fisher).min() == pytest.approx(1e-3, rel=1e-3)
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    (*_, last) = Training(config, [0], [ledger])
+    (*_, last) = DPPGTraining(config, [0], [ledger])
     assert last.logits.shape == (1, 3, 6, 2)
     certificate = derive(ledger)
     assert certificate.status == "paper-claim"
@@ -78,7 +83,7 @@ def test_the_recipe_learns_to_swim_right_under_a_certificate(tmp_path):
     config = preset("sotto", "RiverSwim-v0", target_epsilon=5.0, evaluation_episodes=0)
     env = make("RiverSwim-v0")
     ledgers = [create_ledger(config, tmp_path / f"{i}.sqlite") for i in range(3)]
-    logits = np.concatenate([p.logits for p in Training(config, range(3), ledgers)], axis=1)
+    logits = np.concatenate([p.logits for p in DPPGTraining(config, range(3), ledgers)], axis=1)
     assert logits.shape == (3, 2000, 6, 2)
     losses = regret(env.mdp(env.default_params), softmax(logits))
     assert losses.sum(axis=1).mean() < 1200

@@ -10,7 +10,7 @@ import pytest
 from sotto.algorithms.dppg import noise, tuning
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
-from sotto.algorithms.dppg.training import Training
+from sotto.algorithms.dppg.training import DPPGTraining
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
 from sotto.cli import main
 from sotto.errors import RunError
@@ -210,7 +210,7 @@ def test_an_interrupted_selection_is_not_gone_on_with_as_a_training(
     select(tried, MEAN, ledger, seed=0)
     people = ledger.persons
     with pytest.raises(ValueError, match="run sotto tune again with another --out"):
-        Training(tried[0], [0], [Ledger.open(tmp_path / "ledger.sqlite")])
+        DPPGTraining(tried[0], [0], [Ledger.open(tmp_path / "ledger.sqlite")])
     after = Ledger.open(tmp_path / "ledger.sqlite")
     assert len(after.streams) == 1
     assert after.persons == people

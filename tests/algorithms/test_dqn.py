@@ -88,7 +88,7 @@ def test_values_of_a_known_problem(double: bool, huber: bool) -> None:
         terminated=jnp.array([True, True, True, False]),
     )
     learner, _ = jax.jit(lambda one, key: learn(settings, one, logged, 4, key, 1500))(
-        start_learner(settings, network), jax.random.key(1)
+        start_learner(settings.optimizer, network), jax.random.key(1)
     )
     # Q(1) = (0 + 0.9 max Q) / 2
     np.testing.assert_allclose(learner.values(zeros[0]), [1.0, 0.45], atol=0.1)

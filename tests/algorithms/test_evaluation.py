@@ -21,6 +21,7 @@ from evaluated import (
     trial,
     without_noise,
 )
+from fixed_noise import fixed_noise
 from scipy.stats import chi2
 
 from sotto.algorithms.evaluation import release as door
@@ -211,13 +212,15 @@ def test_a_person_who_leaves_moves_the_sums_by_that_contribution(tmp_path):
     release, public, parts = made_release(records, tuple(ALWAYS.values()), 1.0)
     people = PersonLog.of(records)
     untested = new_ledger(tmp_path, math.inf)  # nothing is proved with a fixed seed
-    before = through_the_door(release, untested, public, people, 0, noise_seed=7)
+    with fixed_noise(7):
+        before = through_the_door(release, untested, public, people, 0)
     for gone in range(3):
         there = np.array(people.present)
         there[gone] = False
         ledger = new_ledger(tmp_path, math.inf, f"without-{gone}")
         without = people._replace(present=jnp.asarray(there))
-        after = through_the_door(release, ledger, public, without, 0, noise_seed=7)
+        with fixed_noise(7):
+            after = through_the_door(release, ledger, public, without, 0)
         for name, part in release.parts.items():
             moved = before[name] - after[name]
             assert np.linalg.norm(moved) <= part.clip_norm

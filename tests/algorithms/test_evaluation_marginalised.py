@@ -20,13 +20,14 @@ from evaluated import (
     records_of,
     without_noise,
 )
+from fixed_noise import fixed_noise
 from scipy.stats import chi2
 
 from sotto.algorithms.evaluation import analysis, chains, tables
 from sotto.algorithms.evaluation import release as door
 from sotto.algorithms.evaluation.analysis import Asked, as_json, evaluate, settings_of
 from sotto.algorithms.evaluation.cells import Cells, Correction, probabilities, reach
-from sotto.algorithms.evaluation.chains import Facts, Tables
+from sotto.algorithms.evaluation.chains import TableFacts, Tables
 from sotto.algorithms.evaluation.intervals import values
 from sotto.algorithms.evaluation.persons import Bounds, PersonLog, Public
 from sotto.algorithms.evaluation.policies import Constant, Linear, Target, named
@@ -145,7 +146,7 @@ def test_values_are_exact_if_the_returns_or_the_ratios_are_right(discount: float
 def test_tables_without_noise_give_the_returns_and_the_ratios() -> None:
     records, chances, cells = states()
     people = PersonLog.of(records)
-    facts = Facts(SILENT, (0.0, 2.0), 0.8)
+    facts = TableFacts(SILENT, (0.0, 2.0), 0.8)
     (found,) = chains.corrections(
         cells, tables_of(people, cells, 1e6 * chances), facts, [probabilities(MIXED, cells)]
     )
@@ -160,7 +161,7 @@ def test_people_who_leave_and_steps_that_differ_are_in_the_tables() -> None:
     records, chances, cells = states()
     earned = np.cumsum(records.rewards, axis=1) - records.rewards
     people = PersonLog.of(records)._replace(present=jnp.asarray(earned == 0))
-    facts = Facts(SILENT, (0.0, 2.0), 1.0)
+    facts = TableFacts(SILENT, (0.0, 2.0), 1.0)
     table = tables_of(people, cells, 1e6 * chances)
     found = chains.correction_of(
         table, facts, probabilities(MIXED, cells), chains.chain_of(table, facts)
@@ -186,10 +187,11 @@ def test_tables_of_single_steps_are_used_where_they_differ() -> None:
     visits = 1e5 * 0.25 * by_step
     table = Tables(visits, np.zeros((3, 2, 2)), np.array([5e4, 5e4, 0.0]))
     noise = {"visits": 10.0, "rewards": 10.0, "starts": 10.0}
-    found = chains.chain_of(table, Facts(noise, (0.0, 1.0), 1.0))
+    found = chains.chain_of(table, TableFacts(noise, (0.0, 1.0), 1.0))
     np.testing.assert_allclose(found.moves[:2], by_step[:2], atol=0.02)
     same = chains.chain_of(
-        table._replace(visits=1e5 * 0.25 * moves[None].repeat(3, 0)), Facts(noise, (0.0, 1.0), 1.0)
+        table._replace(visits=1e5 * 0.25 * moves[None].repeat(3, 0)),
+        TableFacts(noise, (0.0, 1.0), 1.0),
     )
     np.testing.assert_allclose(same.moves[0], same.moves[1], atol=1e-12)
 
@@ -202,7 +204,7 @@ def test_the_redrawn_tables_keep_what_is_shrunk_away() -> None:
     moves[0] = [[[0, 1, 0], [1, 0, 0]], [[0, 1, 0], [1, 0, 0]]]
     rewards = 1000 * np.tile(np.array([[-1.0, -1.0], [1.0, 1.0]]), (20, 1, 1))
     table = Tables(1000 * moves, rewards, np.array([2000.0, 2000.0, 0.0]))
-    facts = Facts({"visits": 150.0, "rewards": 1.0, "starts": 1.0}, (0.0, 1.0), 1.0)
+    facts = TableFacts({"visits": 150.0, "rewards": 1.0, "starts": 1.0}, (0.0, 1.0), 1.0)
     taken = np.array([[0.7, 0.3], [0.7, 0.3]])
     used = chains.chain_of(table, facts)
     assert used.kept.moves < 0.9
@@ -357,12 +359,14 @@ def test_the_noise_of_the_tables_is_as_stated_and_a_person_moves_them(tmp_path: 
     sizes = [np.sum((size / wrong) ** 2) for wrong in (1.0, 0.5, 2.0)]
     assert [bool(low < one < high) for one in sizes] == [True, False, False]
     fixed = new_ledger(tmp_path, math.inf, "a")  # nothing is proved with a fixed seed
-    before = through_the_door(release, fixed, cells, people, 0, noise_seed=7)
+    with fixed_noise(7):
+        before = through_the_door(release, fixed, cells, people, 0)
     there = np.array(people.present)
     there[5] = False
     without = people._replace(present=jnp.asarray(there))
     fixed = new_ledger(tmp_path, math.inf, "b")
-    after = through_the_door(release, fixed, cells, without, 0, noise_seed=7)
+    with fixed_noise(7):
+        after = through_the_door(release, fixed, cells, without, 0)
     gone = tables_of(jax.tree.map(lambda x: x[5:6], people), cells, np.ones(1))._asdict()
     for name in gone:
         np.testing.assert_allclose(before[name] - after[name], gone[name], atol=1e-3)
@@ -384,7 +388,7 @@ def resampled(
     declaration, spending = records.declaration, Spending(epsilon, 1e-5)
     noise = tables.multipliers(declaration, cells, spending)
     stddevs = door.stddevs(tables.made(declaration, cells, 2, noise))
-    facts, taken = Facts(stddevs, (0.0, 2.0), 1.0), [probabilities(MIXED, cells)]
+    facts, taken = TableFacts(stddevs, (0.0, 2.0), 1.0), [probabilities(MIXED, cells)]
     truth, rng, held, wider = exact_value(CHANCES, 2, 1.0), np.random.default_rng(5), 0, 0.0
     for _ in range(draws):
         first, judges = rng.multinomial(people // 2, chances / chances.sum(), 2)
@@ -428,7 +432,7 @@ def test_the_errors_of_tables_are_those_that_new_tables_make() -> None:
     """Redrawn from one noisy table, they are about those of many tables about the true chain."""
     records, chances, cells = states()
     noise = {"visits": 20.0, "rewards": 20.0, "starts": 10.0}
-    facts, taken = Facts(noise, (0.0, 2.0), 1.0), probabilities(MIXED, cells)
+    facts, taken = TableFacts(noise, (0.0, 2.0), 1.0), probabilities(MIXED, cells)
     true = chains.chain_of(
         tables_of(PersonLog.of(records), cells, 1e6 * chances), facts._replace(noise=SILENT)
     )

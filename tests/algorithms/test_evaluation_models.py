@@ -18,6 +18,7 @@ from evaluated import (
     records_of,
     without_noise,
 )
+from fixed_noise import fixed_noise
 from people_logs import scales
 from people_logs import settings as settings_of_people
 from scipy.stats import chi2
@@ -210,7 +211,8 @@ def test_a_person_who_is_another_moves_the_sums_by_both_contributions(tmp_path: 
 
     def released(who: PersonLog, name: str) -> Any:
         ledger = new_ledger(tmp_path, name)
-        return through_the_door(release, ledger, public, who, 0, noise_seed=7)
+        with fixed_noise(7):
+            return through_the_door(release, ledger, public, who, 0)
 
     before = released(people, "before")
     for row, (one, other) in enumerate([(0, 63), (5, 40)]):
@@ -234,7 +236,8 @@ def test_the_noise_is_as_large_as_stated_and_a_wrong_scale_is_noticed(tmp_path: 
     release = door.made(evaluation, bounds, records.declaration, 2, multipliers)
     parts = parts_of(evaluation, bounds, public, PersonLog.of(records))
     ledger = new_ledger(tmp_path, "ledger")
-    found = through_the_door(release, ledger, public, PersonLog.of(records), 0, noise_seed=3)
+    with fixed_noise(3):
+        found = through_the_door(release, ledger, public, PersonLog.of(records), 0)
     stated = door.stddevs(release)
     noise = np.concatenate([(found[n] - p.sum(axis=0)) / stated[n] for n, p in parts.items()])
     low, high = chi2.ppf([5e-5, 1 - 5e-5], noise.size)

@@ -23,7 +23,8 @@ from sotto.algorithms.expert_offline.presets import DataFacts, filled
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.expert_offline.voting import EXPERT
 from sotto.algorithms.experts.training import logs
-from sotto.experiments.sharma2024.training import train_arm
+from sotto.experiments.engine import Arm, Result
+from sotto.experiments.sharma2024.figures import train_arm
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, NothingReleased, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
@@ -336,6 +337,11 @@ def test_experts_and_logs_of_others_are_refused(sources: Sources) -> None:
 # --- whole trainings -----------------------------------------------------------------------------
 
 
+def evaluated(config: ExpertOfflineConfig, seeds: list[int], sources: Sources, folder) -> Result:
+    arm = Arm("an arm", "An arm", config, tuple(seeds), "arm", lambda *_: [], 1.0)
+    return train_arm(arm, seeds, sources, folder, 4)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -350,11 +356,11 @@ def test_experts_and_logs_of_others_are_refused(sources: Sources) -> None:
 )
 def test_all_of_the_budget_is_spent_and_no_more(changes, sources: Sources, tmp_path: Path) -> None:
     config = settings(**changes)
-    arm = train_arm(config, [3], sources, tmp_path / "arm", episodes=4)
+    arm = evaluated(config, [3], sources, tmp_path / "arm")
     assert arm.status == "proved"
     assert 0.975 * config.target_epsilon < arm.epsilon <= config.target_epsilon
-    assert arm.returns.shape == (1, 4)
-    assert (arm.returns > 0).all()
+    assert arm.returns["return"].shape == (1,)
+    assert (arm.returns["return"] > 0).all()
     ledger = Ledger.open(tmp_path / "arm" / "seed-3" / "ledger.sqlite")
     assert ledger.unit == EXPERT
     streams = {one.statement.name: one.releases for one in ledger.streams}
@@ -367,17 +373,17 @@ def test_all_of_the_budget_is_spent_and_no_more(changes, sources: Sources, tmp_p
 
 def test_references_keep_no_ledger(sources: Sources, tmp_path: Path) -> None:
     for method in ("cql", "bc"):
-        arm = train_arm(plain(method=method), [0, 1], sources, tmp_path / method, episodes=4)
-        assert (arm.epsilon, arm.status) == (math.inf, "none")
-        assert arm.returns.shape == (2, 4)
+        arm = evaluated(plain(method=method), [0, 1], sources, tmp_path / method)
+        assert (arm.epsilon, arm.status) == (None, "none")
+        assert arm.returns["return"].shape == (2,)
         assert not (tmp_path / method / "seed-0" / "ledger.sqlite").exists()
 
 
 def test_votes_teach_what_most_experts_do(sources: Sources, tmp_path: Path) -> None:
     """With noise of a twentieth of the experts a student balances as well as they do."""
     changes = {"queries": 100, "lanes": 8, "rollout_cap": 100}
-    arm = train_arm(settings(**changes), [0], sources, tmp_path / "arm", episodes=4)
-    assert arm.returns.min() > 40
+    arm = evaluated(settings(**changes), [0], sources, tmp_path / "arm")
+    assert arm.returns["return"] > 47.5  # of four episodes of at most 50 steps, so each has over 40
 
 
 def test_gymnasium_plays_what_is_not_written_in_jax(tmp_path: Path) -> None:
@@ -387,12 +393,15 @@ def test_gymnasium_plays_what_is_not_written_in_jax(tmp_path: Path) -> None:
     experts = jax.tree.map(
         lambda x: jnp.asarray(rng.normal(0, 1, (COUNT, *x.shape)), jnp.float32), one
     )
-    config = settings(dataset=None, rollout_cap=5, evaluation_cap=5)
-    arm = train_arm(config, [0], Sources(experts, None, "LunarLander-v3"), tmp_path / "arm", 3)
-    assert arm.returns.shape == (1, 3)
-    assert np.isfinite(arm.returns).all()
-    assert len(np.unique(arm.returns)) == 3  # every episode has a different start
-    assert arm.config.states == "students"
+    sources = Sources(experts, None, "LunarLander-v3")
+    config = filled(settings(dataset=None, rollout_cap=5, evaluation_cap=5), sources.facts)
+    assert config.states == "students"
+    states = trained(config, [new_ledger(tmp_path, config)], sources, [tmp_path])
+    policy = expert_offline.policies(states)["ema"]
+    returns = expert_offline.evaluate(config, policy, jax.random.key(1), 3, True)
+    assert returns.shape == (1, 3)
+    assert np.isfinite(returns).all()
+    assert len(np.unique(returns)) == 3  # every episode has a different start
 
 
 # --- noise ---------------------------------------------------------------------------------------
@@ -438,7 +447,11 @@ class Killed(Exception):
 
 def killed_after(rounds: int, monkeypatch: pytest.MonkeyPatch, before_writing: bool = False):
     """Stops the poll after some rounds, before or after the votes of the next are on disk."""
-    ask, append, done = expert_offline_votes.KeptVotes.ask, expert_offline_votes.Store.append, []
+    ask, append, done = (
+        expert_offline_votes.KeptVotes.ask,
+        expert_offline_votes.ReleaseFile.append,
+        [],
+    )
 
     def dying(self, observations):
         if len(done) == rounds and not before_writing:
@@ -453,7 +466,7 @@ def killed_after(rounds: int, monkeypatch: pytest.MonkeyPatch, before_writing: b
 
     monkeypatch.setattr(expert_offline_votes.KeptVotes, "ask", dying)
     if before_writing:
-        monkeypatch.setattr(expert_offline_votes.Store, "append", unwritten)
+        monkeypatch.setattr(expert_offline_votes.ReleaseFile, "append", unwritten)
 
 
 @pytest.mark.parametrize("states", ["students", "rollouts", "box"])

@@ -1,5 +1,6 @@
 """Q-learning that protects rewards: its steps, its releases, its learning and its costs."""
 
+import json
 import math
 import uuid
 from dataclasses import replace
@@ -13,15 +14,16 @@ from sotto.algorithms.baselines.q_learning import EpsilonGreedy
 from sotto.algorithms.functional_q import functions
 from sotto.algorithms.functional_q import release as functional_q
 from sotto.algorithms.functional_q import training as functional_q_training
-from sotto.algorithms.functional_q.accounts import Account
+from sotto.algorithms.functional_q.accounts import RunAccount
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.functions import Averager, planned_epsilon
 from sotto.algorithms.functional_q.nodes import averages
 from sotto.algorithms.functional_q.release import Dynamics
 from sotto.algorithms.functional_q.states import RewardState, initial_states
+from sotto.cli import main
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded
-from sotto.privacy.mechanisms.functions.calibration import averager_factor, reward_release
+from sotto.privacy.mechanisms.functions.calibration import averager_factor
 from sotto.privacy.release.functions import FunctionRelease
 from sotto.rl.envs.line import Line, LineParams
 from sotto.rl.envs.registry import make
@@ -164,7 +166,7 @@ def secrets_of(monkeypatch, config: FunctionalQConfig, logged, rewards, tmp_path
         "output-release": functions.release_output,
         "per-iteration": functions.release_iterations,
     }
-    modes[config.mode](config, logged, Account(ledger))
+    modes[config.mode](config, logged, RunAccount(ledger))
     return seen
 
 
@@ -212,17 +214,18 @@ def test_a_per_iteration_secret_reads_released_values_only() -> None:
     np.testing.assert_allclose((other - one)[visited], 0.1)  # no discount: nothing accumulates
 
 
-def test_calibrations_agree_with_the_accounting_command() -> None:
-    noise = reward_release(11, 2, 1.0, 0.9, 1e-4)
+def test_calibrations_agree_with_the_accounting_command(capsys) -> None:
+    words = "--nodes 11 --actions 2 --reward-radius 1 --target-epsilon 0.9 --delta 1e-4 --json"
+    assert main(["account", "functional-noise", "--mode", "reward-release", *words.split()]) == 0
+    sigma = json.loads(capsys.readouterr().out)["sigma"]
     config = replace(
         WHOLE,
         target_epsilon=None,
-        sigma=noise.sigma,
+        sigma=sigma,
         reward_radius=1.0,
         reward_high=2.0,
         node_variable="state-action",
     )
-    assert noise.sigma == pytest.approx(16.4, abs=0.05)
     assert planned_epsilon(config) == pytest.approx(0.9, rel=5e-3)
     assert planned_epsilon(replace(WHOLE, target_epsilon=0.5)) == 0.5
     assert planned_epsilon(replace(SMALL, target_epsilon=None, sigma=1.0)) == math.inf

@@ -10,7 +10,7 @@ import pytest
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy
 from sotto.algorithms.functional_q import training
-from sotto.algorithms.functional_q.accounts import Account
+from sotto.algorithms.functional_q.accounts import RunAccount
 from sotto.algorithms.functional_q.choice import (
     PublicModel,
     planned,
@@ -255,13 +255,13 @@ def test_candidates_of_other_seeds_differ_on_the_same_log(tmp_path, monkeypatch)
     seen, log = [], collected(SMALL)
     monkeypatch.setattr(choice, "planned", lambda *given: seen.append(planned(*given)) or seen[-1])
     for seed in (3, 4):
-        account = Account(training.create_ledger(SMALL, tmp_path / f"{seed}.sqlite"))
+        account = RunAccount(training.create_ledger(SMALL, tmp_path / f"{seed}.sqlite"))
         choice.release_choice(replace(SMALL, seed=seed), log, account)
     assert seen[0].shape != seen[1].shape or np.any(seen[0] != seen[1])
 
 
 def test_a_file_of_another_shape_is_not_taken(tmp_path) -> None:
-    account = Account(training.create_ledger(SMALL, tmp_path / "l.sqlite"), tmp_path / "kept")
+    account = RunAccount(training.create_ledger(SMALL, tmp_path / "l.sqlite"), tmp_path / "kept")
     made = release_choice(SMALL, collected(SMALL), account)
     np.testing.assert_array_equal(release_choice(SMALL, collected(SMALL), account), made)
     file = account.place(0).file

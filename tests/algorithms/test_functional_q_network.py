@@ -11,7 +11,7 @@ import pytest
 from norms import norm_at_points
 
 from sotto.algorithms.functional_q import functions, network, training
-from sotto.algorithms.functional_q.accounts import Account
+from sotto.algorithms.functional_q.accounts import RunAccount
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.functions import network_fit, planned_epsilon
 from sotto.algorithms.functional_q.network import Family, Log, NetworkFit, Parameters
@@ -287,7 +287,7 @@ def test_values_that_the_grid_would_clip_are_refused_before_anything_is_charged(
     with pytest.raises(ValueError, match="the grid of released values ends at"):
         training.check(config)
     with pytest.raises(ValueError, match="the grid of released values ends at"):
-        functions._release_network(config, None, Account(ledger, None))  # type: ignore[arg-type]
+        functions._release_network(config, None, RunAccount(ledger, None))  # type: ignore[arg-type]
     assert ledger.streams == ()
 
 

@@ -11,7 +11,7 @@ from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.gymnasium import GymnasiumStudent
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
-from sotto.algorithms.kickstarting.training import Training
+from sotto.algorithms.kickstarting.training import StudentTraining
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 from sotto.rl.envs.registry import make
 
@@ -79,7 +79,7 @@ def test_a_student_outside_jax_asks_and_follows():
     with users:
         run = GymnasiumStudent(users, env, seed=1)
         teacher = ExactTeacher(rows, 2, 4)
-        training = Training(config, [1], [teacher], run.student(config), collect=run.collect)
+        training = StudentTraining(config, [1], [teacher], run.student(config), collect=run.collect)
         progress = list(training)[-1]
     assert progress.updates == 8
     assert progress.released["answered"][0, -1] == 8 * 128

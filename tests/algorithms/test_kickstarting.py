@@ -14,7 +14,7 @@ from sotto.algorithms.kickstarting import student
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.student import Rows, hinge
 from sotto.algorithms.kickstarting.teachers import Answers, ExactTeacher, silent_answers
-from sotto.algorithms.kickstarting.training import Training, radius
+from sotto.algorithms.kickstarting.training import StudentTraining, radius
 from sotto.privacy.answers.distances import AnyTwoTeachers
 from sotto.privacy.answers.statement import AnswerStatement, Schedule
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
@@ -174,7 +174,7 @@ def test_the_penalty_is_the_mean_over_answered_rows_alone():
 
 def test_without_an_answer_the_student_is_ppo():
     teacher = Scripted(times=0)
-    *_, last = Training(SMALL, [3], [teacher])
+    *_, last = StudentTraining(SMALL, [3], [teacher])
     key = jax.random.key(3)
     state = ppo.init(SMALL.ppo, jax.random.fold_in(key, 0))
     state, _ = ppo.train_chunk(SMALL.ppo, state, jax.random.fold_in(key, 1), SMALL.num_updates)
@@ -202,23 +202,23 @@ def test_a_student_without_answers_to_remember_computes_no_hinge(monkeypatch):
         return after, metrics
 
     monkeypatch.setattr(student, "optimise", spy)
-    *_, last = Training(SMALL, [3], [Scripted(times=1)])
+    *_, last = StudentTraining(SMALL, [3], [Scripted(times=1)])
     assert SMALL.num_updates == 4
     assert computed == [True, True, False, False]  # the second update forgets the answers
     assert list(last.released["answered"][0]) == [64]
 
 
 def test_seeds_side_by_side_equal_single_seeds():
-    *_, pair = Training(SMALL, [1, 2], [EXACT, EXACT])
-    *_, alone = Training(SMALL, [2], [EXACT])
+    *_, pair = StudentTraining(SMALL, [1, 2], [EXACT, EXACT])
+    *_, alone = StudentTraining(SMALL, [2], [EXACT])
     for a, b in zip(jax.tree.leaves(pair.states), jax.tree.leaves(alone.states), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=1e-3, atol=1e-4)
 
 
 def test_going_on_equals_going_through():
-    *_, through = Training(SMALL, [1], [EXACT])
-    first = next(iter(Training(SMALL, [1], [EXACT])))
-    *_, on = Training(SMALL, [1], [EXACT], first.states, first.updates)
+    *_, through = StudentTraining(SMALL, [1], [EXACT])
+    first = next(iter(StudentTraining(SMALL, [1], [EXACT])))
+    *_, on = StudentTraining(SMALL, [1], [EXACT], first.states, first.updates)
     for a, b in zip(jax.tree.leaves(through.states), jax.tree.leaves(on.states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -236,7 +236,7 @@ def test_asks_about_distinct_states_it_has_met():
 
 def test_the_thresholds_follow_the_levels_of_the_answers():
     config = replace(SMALL, radius="markov", radius_factor=0.7, beta=0.2, remember_updates=2)
-    seen = [one.states.rows for one in Training(config, [0], [Scripted(times=3)])]
+    seen = [one.states.rows for one in StudentTraining(config, [0], [Scripted(times=3)])]
     expected = [0.7 * math.sqrt(0.5 / ((5 * 0.5**level + 1) * 0.2)) for level in range(3)]
     newest = [float(one.thresholds[0, -1]) for one in seen]
     np.testing.assert_allclose(newest[:3], expected, rtol=1e-5)
@@ -258,7 +258,7 @@ def test_the_floor_is_undone_in_answers_and_thresholds_alike():
             return answers._replace(policies=self.statement.mechanism.restrict(answers.policies))
 
     config = replace(SMALL, radius="markov", keep_floor=False)
-    first = next(iter(Training(config, [0], [Floored(times=1)]))).states.rows
+    first = next(iter(StudentTraining(config, [0], [Floored(times=1)]))).states.rows
     met = np.asarray(first.observations[0], np.float64)
     np.testing.assert_allclose(first.answers[0], balance(met), atol=1e-5)
     expected = 0.5 * math.sqrt(0.5 / (6 * 0.05)) / 0.8
@@ -268,7 +268,7 @@ def test_the_floor_is_undone_in_answers_and_thresholds_alike():
 def test_stop_after_and_the_silent_teacher():
     teacher = Scripted(times=9)
     config = replace(SMALL, stop_after=2)
-    metrics = [one.released | one.simulated for one in Training(config, [0], [teacher])]
+    metrics = [one.released | one.simulated for one in StudentTraining(config, [0], [teacher])]
     assert teacher.asked == 2
     assert [int(one["answered"][0, 0]) for one in metrics] == [64, 128, 128, 128]
     assert [float(one["hinge"][0, 0]) > 0 for one in metrics] == [True, True, False, False]
@@ -276,7 +276,7 @@ def test_stop_after_and_the_silent_teacher():
 
 def test_a_heedless_student_takes_silence_for_answers():
     config = replace(SMALL, heedless=True, radius_factor=0.0, stop_after=3)
-    rows_seen = [one.states.rows for one in Training(config, [0], [Scripted(times=1)])]
+    rows_seen = [one.states.rows for one in StudentTraining(config, [0], [Scripted(times=1)])]
     assert [float(one.weights[0].mean()) for one in rows_seen] == [1, 1, 1, 0]
     assert [float(one.answered[0].mean()) for one in rows_seen] == [1, 0, 0, 0]
     np.testing.assert_array_equal(rows_seen[1].answers, 0.5)
@@ -291,13 +291,13 @@ def test_the_weight_is_annealed():
 
 def test_a_teacher_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="takes 6 numbers and has 3 actions"):
-        Training(SMALL, [0], [ExactTeacher(balance, 3, 6)])
+        StudentTraining(SMALL, [0], [ExactTeacher(balance, 3, 6)])
 
 
 def test_a_radius_that_is_not_there_is_refused_before_asking():
     teacher = Scripted(times=1)
     config = replace(SMALL, radius="markov", beta=1e-6)
-    Training(config, [0], [teacher])
+    StudentTraining(config, [0], [teacher])
 
     class Gaussian(Scripted):
         statement = Scripted.statement.model_copy(
@@ -308,7 +308,7 @@ def test_a_radius_that_is_not_there_is_refused_before_asking():
         )
 
     with pytest.raises(ValueError, match="no markov radius"):
-        Training(config, [0], [Gaussian(times=1)])
+        StudentTraining(config, [0], [Gaussian(times=1)])
     assert teacher.asked == 0
 
 
@@ -410,6 +410,6 @@ def test_a_student_learns_faster_than_alone():
     returns = {}
     for name, weight in (("kickstarted", 1.0), ("alone", 0.0)):
         one = replace(config, kickstart_weight=weight)
-        *_, last = Training(one, [0, 1], [EXACT, EXACT])
+        *_, last = StudentTraining(one, [0, 1], [EXACT, EXACT])
         returns[name] = np.nanmean(last.simulated["episode_return"])
     assert returns["kickstarted"] > 1.5 * returns["alone"]

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from fixed_noise import fixed_noise
 
 from sotto.algorithms.dppg import exploration
 from sotto.algorithms.dppg import training as dppg_training
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.exploration import Explored
 from sotto.algorithms.dppg.gymnasium_users import Collector
-from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
+from sotto.algorithms.dppg.training import DPPGTraining, create_ledger, evaluate_policy, policies
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -189,8 +190,8 @@ def test_it_learns_cartpole(tmp_path):
     # A fixed noise seed proves nothing, which only such a budget covers.
     free = Budget(epsilon=math.inf, delta=1e-5)
     ledger = Ledger.create(tmp_path / "ledger.sqlite", unit=config.privacy_unit, budget=free)
-    for progress in Training(config, [0], [ledger], noise_seed=1):
-        last = progress
+    with fixed_noise(1):
+        *_, last = DPPGTraining(config, [0], [ledger])
     returns = evaluate_policy(config, policies(last.states)["ema"], jr.key(0), 20)
     assert returns.mean() > 300
     assert last.diagnostics["steps"].max() <= 400
@@ -209,7 +210,7 @@ def test_through_gymnasium_the_noise_is_the_doors(tmp_path):
         hidden=(64,),
     )
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    training = Training(config, [0], [ledger])
+    training = DPPGTraining(config, [0], [ledger])
     collector = Collector(config)
     real = collector.collect
 
@@ -251,7 +252,7 @@ def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypat
             population=population,
         )
         ledger = create_ledger(config, tmp_path / f"{population}.sqlite")
-        *_, last = Training(config, [0], [ledger])
+        *_, last = DPPGTraining(config, [0], [ledger])
         simulated = population == "simulated"
         assert (bool(last.evaluation), last.diagnostics is not None) == (simulated,) * 2
         assert bool(played) == simulated

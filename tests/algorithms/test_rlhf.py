@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from tiny_models import model
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import evaluation, improvement, training
-from sotto.algorithms.rlhf.algorithm import RLHF
+from sotto.algorithms.rlhf.algorithm import RLHF, _require_effect
 from sotto.algorithms.rlhf.answers import TunedModel, answers, divergences
-from sotto.algorithms.rlhf.config import RLHFConfig, kl_of_choice
+from sotto.algorithms.rlhf.config import PAPER, RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import RewardModel, Whitening, fit_whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
@@ -58,6 +59,15 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_settings_that_contradict_each_other_are_refused(sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         config(**REFUSED[sentence])
+
+
+def test_settings_that_the_method_does_not_read_are_refused_in_new_runs() -> None:
+    odd = RLHFConfig(method="best-of-n", kl_coefficient=0.1)  # an earlier run may have it
+    with pytest.raises(ValueError, match="kl_coefficient has no effect with best-of-n"):
+        RLHF().resolved(odd)
+    for settings in (RLHFConfig(), RLHFConfig(**PAPER), replace(odd, method="policy-gradient")):
+        _require_effect(settings)
+    _require_effect(RLHFConfig(method="best-of-n", directions=4))
 
 
 def test_a_file_that_only_config_json_names_is_not_read() -> None:

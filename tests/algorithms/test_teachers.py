@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_teacher
 
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
@@ -45,16 +46,7 @@ def settings(**changes):
 
 
 def ledger(path, queries=100, entropy="operating-system"):
-    statement = AnswerStatement(
-        name="t",
-        mechanism=Dirichlet(actions=3, concentration=5.0, floor=0.1),
-        distance=AnyTwoTeachers(),
-        queries=queries,
-        queries_per_student=queries,
-        observation_size=4,
-        population="simulated",
-        entropy=entropy,
-    )
+    statement = small_teacher.statement(queries, distance=AnyTwoTeachers(), entropy=entropy)
     budget = Budget(epsilon=math.inf, delta=1e-5)
     made = AnswerLedger.create(path / "ledger.sqlite", "r", statement=statement, budget=budget)
     made.add_student("student")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fixed_noise import fixed_noise
 from scipy import optimize, stats
 
 from sotto.algorithms.expert_offline.distillation import DistillationConfig, cross_entropy, distil
@@ -19,7 +20,6 @@ from sotto.algorithms.expert_offline.voting import (
     ballot_norm,
     everybody,
     shrink,
-    to_simplex,
     vote_release,
     vote_sigma,
 )
@@ -125,7 +125,8 @@ def test_counts_of_whoever_is_there_whatever_the_batch(
     )  # 7 voters x 10 states: two batches
     voters = make_voters(7)
     observations = np.random.default_rng(3).normal(size=(10, 2))
-    votes = make_votes(tmp_path, voters, 1e-4, queries=10, rounds=1, noise_seed=0)
+    with fixed_noise(0):
+        votes = make_votes(tmp_path, voters, 1e-4, queries=10, rounds=1)
     np.testing.assert_allclose(
         votes.ask(observations), exact_counts(voters, observations), atol=0.01
     )
@@ -135,7 +136,8 @@ def test_counts_of_whoever_is_there_whatever_the_batch(
 def test_a_voter_that_is_not_finite_has_one_vote_like_anybody(tmp_path: Path) -> None:
     voters = jax.tree.map(lambda x: x.at[2].set(jnp.nan), make_voters(5))
     observations = np.random.default_rng(3).normal(size=(10, 2))
-    votes = make_votes(tmp_path, voters, 1e-4, queries=10, rounds=1, noise_seed=0)
+    with fixed_noise(0):
+        votes = make_votes(tmp_path, voters, 1e-4, queries=10, rounds=1)
     others = exact_counts(jax.tree.map(lambda x: np.delete(x, 2, 0), voters), observations)
     difference = votes.ask(observations) - others
     assert np.isfinite(difference).all()
@@ -147,7 +149,8 @@ def test_a_voter_that_is_not_finite_has_one_vote_like_anybody(tmp_path: Path) ->
 
 def test_noise_covers_every_query_of_every_round(tmp_path: Path) -> None:
     voters, z, queries, rounds = make_voters(6), 2.0, 100, 20
-    votes = make_votes(tmp_path, voters, z, queries=queries, rounds=rounds, noise_seed=0)
+    with fixed_noise(0):
+        votes = make_votes(tmp_path, voters, z, queries=queries, rounds=rounds)
     rng = np.random.default_rng(4)
     noise = []
     for _ in range(rounds):
@@ -213,16 +216,16 @@ def test_whoever_abstains_is_charged_and_not_counted(tmp_path: Path) -> None:
     voters = make_voters(30)
     weights = np.where(np.arange(30) % 3 == 0, 0.0, np.where(np.arange(30) % 3 == 1, 0.5, 1.0))
     ledger = make_ledger(tmp_path)
-    votes = Votes(
-        voters,
-        ledger,
-        weights=weights,
-        queries=20,
-        rounds=1,
-        noise_multiplier=0.15,
-        population="simulated",
-        noise_seed=0,
-    )
+    with fixed_noise(0):
+        votes = Votes(
+            voters,
+            ledger,
+            weights=weights,
+            queries=20,
+            rounds=1,
+            noise_multiplier=0.15,
+            population="simulated",
+        )
     observations = np.random.default_rng(7).normal(size=(20, 2)).astype(np.float32)
     counts = votes.ask(observations)
     one_hot = chosen(voters, observations)[..., None] == np.arange(counts.shape[1])
@@ -366,20 +369,6 @@ def test_noise_is_never_taken_for_more_than_votes_can_be() -> None:
     # Without noise the bound is met where all voters do what was expected least.
     least = np.eye(2)[guess.argmin(axis=1)]
     np.testing.assert_allclose(shrink(40 * least, 0.0, 40, guess).shares, least, atol=1e-12)
-
-
-def test_the_nearest_point_of_the_simplex() -> None:
-    rng = np.random.default_rng(7)
-    points = rng.normal(0.3, 1.0, (200, 4))
-    nearest = to_simplex(points)
-    assert (nearest >= 0).all()
-    np.testing.assert_allclose(nearest.sum(1), 1)
-    # Obtuse angle to every point of a convex set: what makes it the nearest.
-    others = rng.dirichlet(np.ones(4), 300)
-    products = np.einsum("na,nka->nk", points - nearest, others[None] - nearest[:, None])
-    assert products.max() < 1e-9
-    corners = np.einsum("na,nka->nk", points - nearest, np.eye(4)[None] - nearest[:, None])
-    assert corners.max() < 1e-9
 
 
 # --- students and rounds -------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def ledger(folder: Path, epsilon: float, **options: Any) -> Ledger:
 
 def write_open(one: Ledger, said: StreamStatement) -> None:
     """Writes an entry that `open_stream` would refuse, with a true hash."""
-    one._append("open", {"statement": entries.plain(said), "versions": {}, "settings": {}})
+    one._append("open", {"statement": entries.json_values(said), "versions": {}, "settings": {}})
 
 
 # --- the ledger ----------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_streams_about_rewards_in_an_earlier_ledger_need_an_assumption(tmp_path:
     contents = {
         "format": 1,
         "created": "2025-01-01T00:00:00+00:00",
-        "unit": entries.plain(REWARD_FUNCTION),
+        "unit": entries.json_values(REWARD_FUNCTION),
         "budget": {"epsilon": 10.0, "delta": DELTA},
         "versions": {},
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_teacher
 import sqlalchemy as sa
 
 from sotto.errors import RunError
@@ -20,7 +21,6 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.errors import IdempotencyConflict
 from sotto.privacy.ledger.entries import canonical
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.policies import Dirichlet
 from sotto.serving.directory import Service, ServiceSettings, create_service, open_service
 from sotto.serving.questions import Question
 
@@ -28,15 +28,8 @@ STATES = 500
 
 
 def statement() -> AnswerStatement:
-    return AnswerStatement(
-        name="teacher",
-        mechanism=Dirichlet(actions=3, concentration=5.0, floor=0.1),
-        distance=ObservationDistance(radius=0.01, lipschitz=1.0),
-        queries=100,
-        queries_per_student=100,
-        observation_size=STATES,
-        population="simulated",
-    )
+    distance = ObservationDistance(radius=0.01, lipschitz=1.0)
+    return small_teacher.statement(100, distance=distance, observation_size=STATES)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 import pytest
+import small_teacher
 
 import sotto
 from sotto.algorithms.baselines.ppo import PPOConfig
@@ -25,12 +26,9 @@ from sotto.algorithms.experts import population as experts
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.cli import main
 from sotto.errors import RunError, visible
-from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.policies import Dirichlet
 from sotto.privacy.units import Unit
 from sotto.rl.envs.registry import from_data
 from sotto.runs import checkpoints
@@ -217,15 +215,7 @@ def service(tmp_path: Path) -> Path:
         ledger=None,
         command="test",
     )
-    statement = AnswerStatement(
-        name="teacher",
-        mechanism=Dirichlet(actions=3, concentration=5.0, floor=0.1),
-        distance=PolicyDistance(l2=0.001),
-        queries=9,
-        queries_per_student=9,
-        observation_size=4,
-        population="simulated",
-    )
+    statement = small_teacher.statement(9)
     budget = Budget(epsilon=8.0, delta=1e-5)
     return create_service(tmp_path / "service", settings, statement, budget).path
 
@@ -373,6 +363,9 @@ def test_a_resumed_students_token_goes_where_the_user_says(capsys, listener, tmp
                  config={"teacher": url})  # fmt: skip
     words = ("train", "kickstart", "--out", run, "--resume", "--json")
     assert f"give --teacher {url} again if you trust that" in refused(capsys, *words)
+    said = refused(capsys, "eval", run)  # it has nothing to evaluate, and says how to go on
+    assert f"--out {run} --resume --teacher URL" in said
+    assert url not in said
     assert listener.heard == []
     said = refused(capsys, *words, "--teacher", url)
     assert "does not know the token in SOTTO_TEACHER_TOKEN" in said
@@ -396,15 +389,7 @@ def test_a_terminal_is_told_nothing_by_a_ledgers_names(capsys, tmp_path, private
 def test_a_teachers_name_with_an_escape_is_printed_without_it(capsys, service):
     file = json.loads((service / "service.json").read_text())
     shutil.rmtree(service)
-    statement = AnswerStatement(
-        name="evil\x1b[2J[bold]name",
-        mechanism=Dirichlet(actions=3, concentration=5.0, floor=0.1),
-        distance=PolicyDistance(l2=0.001),
-        queries=9,
-        queries_per_student=9,
-        observation_size=4,
-        population="simulated",
-    )
+    statement = small_teacher.statement(9, name="evil\x1b[2J[bold]name")
     settings = ServiceSettings(**file)
     made = create_service(service, settings, statement, Budget(epsilon=8.0, delta=1e-5))
     ledger: AnswerLedger = made.open_ledger()

@@ -14,16 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fixed_noise import fixed_noise
 from jaxtyping import Array
 
 from sotto.algorithms.dppg.presets import preset
-from sotto.algorithms.dppg.training import Training
+from sotto.algorithms.dppg.training import DPPGTraining
 from sotto.privacy import settings
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.databases import database
-from sotto.privacy.ledger.entries import Entry, canonical, plain
+from sotto.privacy.ledger.entries import Entry, canonical, json_values
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.release import Release
@@ -200,7 +201,7 @@ _UNDER_FAST_MATH = """
 import json, os, sys
 from pathlib import Path
 import numpy as np
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 import test_outside_settings as t
 from sotto.privacy.release import stream as streams
 from sotto.privacy.errors import PrivacyError
@@ -275,7 +276,8 @@ def trained(folder: Path) -> str:
     config = preset("sotto", "CartPole-v1", **tiny)
     budget = Budget(epsilon=np.inf, delta=config.delta)  # fixed noise proves nothing
     ledger = Ledger.create(folder / "dppg.sqlite", unit=config.privacy_unit, budget=budget)
-    chunks = list(Training(config, range(1), [ledger], noise_seed=0))
+    with fixed_noise(0):
+        chunks = list(DPPGTraining(config, range(1), [ledger]))
     leaves = [np.asarray(x).tobytes() for x in jax.tree.leaves(chunks[-1].states)]
     return hashlib.sha256(b"".join(leaves)).hexdigest()
 
@@ -283,7 +285,7 @@ def trained(folder: Path) -> str:
 _TRAINED = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 import test_outside_settings as t
 assert t.settings.in_force()["jax_default_prng_impl"] == "rbg"
 print(t.trained(Path(sys.argv[2])))
@@ -340,7 +342,11 @@ def test_a_ledger_without_settings_still_opens_and_verifies(tmp_path: Path) -> N
     path = tmp_path / "ledger.sqlite"
     _, ledger = door(path)
     versions = {"sotto": "0", "jax": "0"}
-    contents = {"statement": plain(statement_of(tmp_path)), "versions": versions, "writer": "old"}
+    contents = {
+        "statement": json_values(statement_of(tmp_path)),
+        "versions": versions,
+        "writer": "old",
+    }
     old = Entry(ledger.run_id, 1, "open", canonical(contents), ledger.head_hash)
     entries.append(database(path), old)
     again = Ledger.open(path)

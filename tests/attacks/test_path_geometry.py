@@ -39,7 +39,7 @@ from sotto.privacy.mechanisms.functions.values import MOVED, Sample
 from sotto.privacy.mechanisms.noise import GeneratorSource, rounded_normal
 from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.release.released import SURPLUS, ReleasedFunction, require_resolved, values_grid
-from sotto.privacy.release.storage import Store
+from sotto.privacy.release.storage import ReleaseFile
 from sotto.privacy.statements import UNBOUNDED_DRAWS
 from sotto.privacy.units import Adjacency, Unit
 
@@ -431,7 +431,7 @@ def test_a_function_of_an_earlier_law_is_read_and_not_continued(tmp_path: Path) 
         "dimensions": 2,
         "entropy": "operating-system",
     }
-    Store.create(path, header).append(np.array([[0.5, 0.5]]), np.array([[2.0]]))
+    ReleaseFile.create(path, header).append(np.array([[0.5, 0.5]]), np.array([[2.0]]))
     assert ReleasedFunction.open(path)(np.array([[0.5, 0.5]])).tolist() == [[2.0]]
     with pytest.raises(PrivacyError, match="by another law"):
         ReleasedFunction.open(path, lambda points: points[:, :1])

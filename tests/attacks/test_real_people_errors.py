@@ -11,7 +11,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.algorithms.dppg.training import DPPGTraining, create_ledger
 from sotto.privacy.claims import streams as claims
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.gymnasium import unseen
@@ -38,7 +38,7 @@ def clinic(monkeypatch: pytest.MonkeyPatch) -> None:
     unseen._asked.cache_clear()
 
 
-def training(folder: Path, **changes: Any) -> Training:
+def training(folder: Path, **changes: Any) -> DPPGTraining:
     config = DPPGConfig(
         **(
             {
@@ -54,7 +54,7 @@ def training(folder: Path, **changes: Any) -> Training:
             | changes
         )
     )
-    return Training(config, [0], [create_ledger(config, folder / "ledger.sqlite", "run")])
+    return DPPGTraining(config, [0], [create_ledger(config, folder / "ledger.sqlite", "run")])
 
 
 def chain(error: BaseException | None) -> list[BaseException]:

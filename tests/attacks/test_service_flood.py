@@ -20,13 +20,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from small_teacher import statement
 
 from sotto.privacy.answers.digests import DigestKey
-from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.policies import Dirichlet
 from sotto.serving.app import create_app
 from sotto.serving.server import Address, listening, uvicorn_server
 from sotto.serving.traffic.connections import network
@@ -96,15 +94,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Door]]:
         def start(**limits: float) -> Door:
             ledger = AnswerLedger.create(
                 tmp_path / "ledger.sqlite",
-                statement=AnswerStatement(
-                    name="teacher",
-                    mechanism=Dirichlet(actions=3, concentration=5.0, floor=0.1),
-                    distance=PolicyDistance(l2=0.001),
-                    queries=1000,
-                    queries_per_student=1000,
-                    observation_size=4,
-                    population="simulated",
-                ),
+                statement=statement(queries=1000),
                 budget=Budget(epsilon=8.0, delta=1e-5),
             )
             app = create_app(

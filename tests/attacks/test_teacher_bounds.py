@@ -21,7 +21,7 @@ from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.observations import LARGEST, checked
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.claims import Facts, said
+from sotto.privacy.claims import LedgerFacts, said
 from sotto.privacy.ledger.spending import Budget
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
@@ -232,7 +232,7 @@ def test_a_statement_of_another_network_or_without_its_rounding_is_refused(tmp_p
 def _rounding_said(distance: ObservationDistance) -> list[str]:
     """The sentences of a certificate about rounding, and about what is refused for its sake."""
     statement = observation_statement(teacher()).model_copy(update={"distance": distance})
-    sentences = [one.sentence for one in said(Facts(answers=statement))]
+    sentences = [one.sentence for one in said(LedgerFacts(answers=statement))]
     return [one for one in sentences if "rounding moves" in one or "refused" in one]
 
 

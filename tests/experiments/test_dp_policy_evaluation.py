@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 from sotto.algorithms.functional_q.nodes import Grid
 from sotto.experiments.wang2019 import policy_evaluation as evaluation
-from sotto.privacy.accounting.composition import gaussian_delta
+from sotto.privacy.accounting.composition import delta_of_shift
 
 _DISCOUNT = 0.8
 
@@ -141,7 +141,7 @@ def smooth_delta(alpha, beta, size, epsilon):
             continue
         edge = (scaled + size * beta) / (math.expm1(2 * beta) / 2)
         tail = float(stats.chi2.sf(edge, size))
-        reached = min(reached, gaussian_delta(alpha, moved) + math.exp(moved) * tail)
+        reached = min(reached, delta_of_shift(1 / alpha, moved) + math.exp(moved) * tail)
     return reached
 
 

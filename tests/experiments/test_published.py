@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sotto.experiments.engine import Arm, Store
+from sotto.experiments.engine import Arm, ResultFolder
 from sotto.experiments.gohari2021.arms import FIGURES, TEACHER
 from sotto.experiments.gohari2021.figures import Reproduction
 
@@ -26,7 +26,7 @@ def test_a_published_result_is_one_that_the_command_looks_for(place: Path, tmp_p
     copied = tmp_path / "airraid"
     shutil.copytree(PUBLISHED, copied)
     arm = wanted(copied)[place.name]
-    store = Store(copied / "arms")
+    store = ResultFolder(copied / "arms")
     assert not store.missing(arm)
     result = store.read(arm)
     assert result.seeds == arm.seeds

@@ -1,4 +1,4 @@
-"""`sotto reproduce rio2025`: what is kept is not trained again, and numbers are those found."""
+"""`sotto reproduce rio2025`: figures share their trainings, and numbers are those found."""
 
 import json
 import math
@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 from sotto.cli import main
-from sotto.errors import RunError
 from sotto.experiments import engine
-from sotto.experiments.engine import Result, Store
+from sotto.experiments.engine import Result, ResultFolder
 from sotto.experiments.rio2025 import cells as rio2025
 from sotto.experiments.rio2025 import regret, trainings
 from sotto.experiments.rio2025.cells import Cell
@@ -85,13 +84,6 @@ def test_table_and_figure_share_their_trainings(tmp_path, trained):
     }
 
 
-def test_more_seeds_train_only_what_is_missing(tmp_path, trained):
-    make_tradeoff(reproduction(tmp_path, presets=("sotto",)), "fig2", (0.5,), ())
-    found = make_tradeoff(reproduction(tmp_path, (0, 1, 5), ("sotto",)), "fig2", (0.5,), ())
-    assert [seeds for _, seeds in trained] == [(1, 2, 3), (0, 5)]
-    assert found["cells"][0]["mean"] == pytest.approx(450 + (0 + 1 + 5**1.5) / 3)
-
-
 def test_outside_jax_every_seed_is_a_training_of_its_own(tmp_path):
     hosted = Cell("MountainCar-v0", "dppg", "sotto", 1.0)
     assert [arm.seeds for arm in arms(SOTTO, (1, 2, 3))] == [(1, 2, 3)]
@@ -100,15 +92,11 @@ def test_outside_jax_every_seed_is_a_training_of_its_own(tmp_path):
 
 def test_seeds_of_a_cell_outside_jax_are_one_result(tmp_path, trained):
     hosted = Cell("MountainCar-v0", "dppg", "sotto", 1.0)
-    said = []
-    store = Store(tmp_path)
-    (result,) = engine.run(arms(hosted, (1, 2, 3)), store, 1, said.append)
+    (result,) = engine.run(arms(hosted, (1, 2, 3)), ResultFolder(tmp_path), 1, lambda _: None)
     assert [seeds for _, seeds in trained] == [(1,), (2,), (3,)]
     assert result.seeds == (1, 2, 3)
     assert result.points.tolist() == [0, 502, 1002]
     assert (result.status, result.epsilon) == ("proved", 2.003)
-    engine.run(arms(hosted, (1, 2, 3)), store, 1, said.append)
-    assert len(trained) == 3
 
 
 def test_names_hold_everything_but_the_seed():
@@ -126,13 +114,6 @@ def test_names_hold_everything_but_the_seed():
     }
     assert len(files) == 7
     assert arms(SOTTO, (2, 3))[0].file in files
-
-
-def test_a_damaged_result_is_named(tmp_path, trained):
-    engine.run(arms(SOTTO, (1,)), Store(tmp_path), 1, lambda _: None)
-    next(tmp_path.rglob("result.json")).write_text("{")
-    with pytest.raises(RunError, match="delete it to train it again"):
-        engine.run(arms(SOTTO, (1,)), Store(tmp_path), 1, lambda _: None)
 
 
 # --- what is said --------------------------------------------------------------------------------
@@ -156,6 +137,13 @@ def test_returns_stand_beside_the_papers(tmp_path, trained):
     assert papers["noise_epsilon"] == pytest.approx(4.377, abs=1e-3)
     assert cells["PPO"]["paper_mean"] == 493.2
     assert cells["PPO"]["noise_epsilon"] is None
+
+
+def test_figure_2_has_a_point_for_each_epsilon(tmp_path, trained):
+    found = make_tradeoff(reproduction(tmp_path, presets=("sotto",)), "fig2", (0.5, 2), ())
+    assert [cell.target_epsilon for cell, _ in trained] == [0.5, 2]
+    mean = 450 + (1 + 2**1.5 + 3**1.5) / 3
+    assert [cell["mean"] for cell in found["cells"]] == pytest.approx([mean, mean])
 
 
 def test_tables_hold_every_seed(tmp_path, trained):
@@ -183,7 +171,7 @@ def test_one_seed_has_no_interval(tmp_path, trained):
 def test_a_training_leaves_its_certificate(tmp_path):
     cell = Cell("CartPole-v1", "dppg", "sotto", 3.0, total_steps=16_384)
     (arm,) = arms(cell, (0, 1))
-    (result,) = engine.run([arm], Store(tmp_path), 1, lambda _: None)
+    (result,) = engine.run([arm], ResultFolder(tmp_path), 1, lambda _: None)
     assert any(np.ptp(values) > 0 for values in result.returns.values())
     assert (result.status, result.more["noise_multiplier"]) == ("proved", pytest.approx(3.0))
     assert result.epsilon == pytest.approx(cell.noise_epsilon, rel=1e-3)
@@ -221,21 +209,10 @@ def regrets(monkeypatch):
     return made
 
 
-def test_regret_is_kept_arm_by_arm(tmp_path, regrets):
-    said = []
-
-    def say(sentence):
-        said.append(sentence)
-        if sentence.startswith("3/"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make_regret("fig5", "RiverSwim90-v0", (1, 2), 8, 1e-3, tmp_path, say)
+def test_regret_is_drawn_and_told_of_all_arms(tmp_path, regrets):
+    found = make_regret("fig5", "RiverSwim90-v0", (1, 2), 8, 1e-3, tmp_path, lambda _: None)
     count = len(regret.arms("RiverSwim90-v0", (1, 2), 8, 1e-3))
-    assert len(regrets) == 3
-    found = make_regret("fig5", "RiverSwim90-v0", (1, 2), 8, 1e-3, tmp_path, said.append)
     assert len(regrets) == len(found["curves"]) == count
-    assert said[4].startswith(f"{count - 3} trainings (3 kept from before), about ")
     assert {curve["mean"] for curve in found["curves"]} == {11.5}
     assert found["env_id"] == "RiverSwim90-v0"
     # The best policy's 5.1951, less what uniform actions earn.
@@ -244,9 +221,6 @@ def test_regret_is_kept_arm_by_arm(tmp_path, regrets):
     assert names == {"trainings"} | {
         f"fig5-8-episodes{end}" for end in (".png", ".parquet", ".json")
     }
-    next(tmp_path.rglob("result.json")).write_text("[")
-    with pytest.raises(RunError, match="delete it to train it again"):
-        make_regret("fig5", "RiverSwim90-v0", (1, 2), 8, 1e-3, tmp_path, said.append)
 
 
 def test_the_command_prints_regret(tmp_path, regrets, capsys):
@@ -254,7 +228,8 @@ def test_the_command_prints_regret(tmp_path, regrets, capsys):
     assert main([*words, "--episodes", "8", "--delta", "1e-3", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     # 11 and 12: Student's 12.706 times a standard error of one half.
-    assert "DPPG (sotto)                    5             5            11.5 ± 6.4" in shown
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
+    assert ["DPPG (sotto)", "5", "5", "11.5 ± 6.4"] in rows
     assert main([*words, "--env-id", "CartPole-v1"]) == 2
     assert "takes one --env-id, RiverSwim-v0 or RiverSwimExchanged-v0" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from rlhf_people import PEOPLE, config, simulated
 from sotto.algorithms.rlhf import improvement
 from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.cli import main
-from sotto.experiments.engine import Result, Store, run
+from sotto.experiments.engine import Result, ResultFolder, run
 from sotto.experiments.rio2025 import language
 
 
@@ -40,7 +40,7 @@ def test_gains_of_the_base_model_itself_are_nothing(tiny, tmp_path, monkeypatch)
     monkeypatch.setattr(
         improvement, "scaled_to_target", lambda config, people, model, key: (model, 1)
     )
-    store, said = Store(tmp_path), []
+    store, said = ResultFolder(tmp_path), []
     results = run(language.arms([3, 4], (), 1e-5, PEOPLE, ("ratings",)), store, 1, said.append)
     (found,) = results
     assert found.seeds == (3, 4)
@@ -61,7 +61,7 @@ def test_gains_of_the_base_model_itself_are_nothing(tiny, tmp_path, monkeypatch)
 
 def test_people_who_like_what_it_says_move_the_model(tiny, tmp_path) -> None:
     (arm,) = language.arms([3], (), 1e-5, PEOPLE, ("ratings",))
-    (found,) = run([arm], Store(tmp_path), 1, print)
+    (found,) = run([arm], ResultFolder(tmp_path), 1, print)
     for kl in language.KLS:
         assert found.returns[f"kl at KL {kl:g}"] == pytest.approx(kl, rel=0.5)
     assert len(found.more["samples"]["1"]) == language._SAMPLES

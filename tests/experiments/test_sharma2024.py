@@ -24,9 +24,8 @@ from sotto.cli import main
 from sotto.cli.reproduce.sharma2024 import sharma
 from sotto.data import minari_files
 from sotto.experiments import engine
-from sotto.experiments.engine import Arm, Result, Store
+from sotto.experiments.engine import Arm, Result, ResultFolder
 from sotto.experiments.sharma2024 import figures
-from sotto.experiments.sharma2024 import training as sharma_training
 from sotto.experiments.sharma2024.arms import (
     EPSILONS,
     PAPER,
@@ -174,8 +173,8 @@ def tiny_arm(sources, seeds=(3, 4), *, name="tiny-10", data="data", quick=True, 
     return figures.arm(method, "CartPole-v1", seeds, sources, data, quick)
 
 
-def trained(arm: Arm, folder, say=lambda _: None) -> Result:
-    (result,) = engine.run([arm], Store(folder), 1, say)
+def trained(arm: Arm, folder) -> Result:
+    (result,) = engine.run([arm], ResultFolder(folder), 1, lambda _: None)
     return result
 
 
@@ -193,17 +192,14 @@ def test_a_private_arm_is_certified_and_keeps_its_certificates(tmp_path, sources
         assert verify(folder / "certificate.json", ledger).status == "verified"
 
 
-def test_what_was_kept_is_not_trained_again_and_other_data_is(tmp_path, sources):
+def test_an_arm_without_privacy_has_no_certificate(tmp_path, sources):
+    result = trained(tiny_arm(sources, method="cql"), tmp_path)
+    assert (result.status, result.epsilon) == ("none", None)
+
+
+def test_a_result_is_kept_for_its_data_and_settings_under_any_name(sources):
     arm = tiny_arm(sources, method="cql")
-    said: list[str] = []
-    first = trained(arm, tmp_path, said.append)
-    assert (first.status, first.epsilon) == ("none", None)
-    other = tiny_arm(sources, method="cql", name="other-10")
-    second = trained(replace(other, x=0.5), tmp_path, said.append)
-    assert (second.arm.name, second.arm.label, second.arm.x) == ("other-10", "other-10", 0.5)
-    assert second.data() == first.data()
-    assert "1/1 done: tiny-10, 2 seeds" in said[1]
-    assert said[2:] == ["nothing to train (1 kept from before)"]
+    assert tiny_arm(sources, method="cql", name="other-10").file == arm.file
     for another in (
         tiny_arm(sources, method="cql", data="other"),
         tiny_arm(sources, (3, 5), method="cql"),
@@ -227,25 +223,17 @@ def test_arms_of_another_preset_are_not_mistaken_for_these(sources, monkeypatch)
     assert not set(before.values()) & set(files().values())
 
 
-def test_an_attempt_that_was_stopped_begins_anew(tmp_path, sources):
-    arm = tiny_arm(sources, (3,), **VOTES)
-    left = tmp_path / arm.file / "seed-3"
-    left.mkdir(parents=True)
-    (left / "ledger.sqlite").write_text("half")
-    assert trained(arm, tmp_path).status == "proved"
-
-
 def test_an_arm_that_is_not_proved_is_an_error(tmp_path, sources, monkeypatch):
-    real = sharma_training.train_arm
+    real = figures.train_arm
 
     def claimed(*args):
-        return real(*args)._replace(status="paper-claim")
+        return replace(real(*args), status="paper-claim")
 
-    monkeypatch.setattr(sharma_training, "train_arm", claimed)
+    monkeypatch.setattr(figures, "train_arm", claimed)
     arm = tiny_arm(sources, (3,), **VOTES)
     with pytest.raises(PrivacyError, match="not proved"):
         trained(arm, tmp_path)
-    assert Store(tmp_path).missing(arm) == (3,)
+    assert ResultFolder(tmp_path).missing(arm) == (3,)
 
 
 def test_a_seed_that_released_nothing_has_not_learned_and_is_counted(tmp_path):
@@ -468,6 +456,6 @@ def test_arms_of_a_figure_run_from_beginning_to_end(tmp_path, sources):
     chosen = [named(few, name) for name in ("votes-clones-10", "bc")]
     shrunk = [replace(one, does=replace(one.does, **small)) for one in chosen]
     planned = [figures.arm(one, "CartPole-v1", (1,), sources, "data", True) for one in shrunk]
-    results = engine.run(planned, Store(tmp_path), 1, lambda _: None)
+    results = engine.run(planned, ResultFolder(tmp_path), 1, lambda _: None)
     assert [one.status for one in results] == ["proved", "none"]
     assert all(1 <= one.returns["return"].mean() <= 30 for one in results)

@@ -9,7 +9,7 @@ import pytest
 
 from sotto.cli.reproduce.wang2019 import wang
 from sotto.experiments import engine
-from sotto.experiments.engine import Result, Store
+from sotto.experiments.engine import Result, ResultFolder
 from sotto.experiments.wang2019 import figures, plots
 from sotto.experiments.wang2019.arms import FigureName, methods
 from sotto.privacy.certificates.derive import verify
@@ -46,7 +46,7 @@ def tiny(figure: FigureName, name: str):
 
 def trained(figure: FigureName, name: str, seeds: list[int], folder) -> Result:
     arm = figures.arm(tiny(figure, name), seeds, episodes=4)
-    (result,) = engine.run([arm], Store(folder), 1, lambda _: None)
+    (result,) = engine.run([arm], ResultFolder(folder), 1, lambda _: None)
     return result
 
 

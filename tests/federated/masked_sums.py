@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sotto.federated.device import Device, Terms
+from sotto.federated.device import RoundDevice, Terms
 from sotto.federated.round import Round
 
 
@@ -29,7 +29,7 @@ def summed(
 ) -> tuple[np.ndarray, list[int]]:
     """The opened sum, and who is in it."""
     size = len(next(iter(vectors.values())))
-    server, devices = Round(agreed, size), {person: Device(agreed) for person in vectors}
+    server, devices = Round(agreed, size), {person: RoundDevice(agreed) for person in vectors}
 
     def stay(gone: Collection[int]) -> None:
         for person in gone:
@@ -44,7 +44,7 @@ def summed(
     passed = server.pass_on(sealed)
     stay(drops.vectors)
     for person, one in devices.items():  # what a device remembers survives its process
-        devices[person] = Device.from_bytes(one.to_bytes())
+        devices[person] = RoundDevice.from_bytes(one.to_bytes())
     masked = {p: one.mask(passed[p], vectors[p]).tobytes() for p, one in devices.items()}
     questions = server.collect(masked)
     stay(drops.opened)

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sotto.federated.neighbours import FAILURE, Neighbourhood, failures, neighbourhood
+from sotto.federated.neighbours import FAILURE, Neighbourhood, failure_bounds, neighbourhood
 
 
 def tail(total, special, drawn, at_least):
@@ -23,7 +23,7 @@ def tail(total, special, drawn, at_least):
 )
 def test_bounds_are_the_exact_tails(people, promised, colluding):
     circle = neighbourhood(people, promised, colluding)
-    found = failures(circle, promised, colluding)
+    found = failure_bounds(circle, promised, colluding)
     k, t = circle.neighbours, circle.threshold
     gone = people - promised
     unrecoverable = people * tail(people - 1, gone, k, k - t + 1)
@@ -41,7 +41,7 @@ def test_the_circle_is_the_smallest_safe_one(people):
     if circle.neighbours == people - 1:
         return
     smaller = [
-        max(failures(Neighbourhood(people, circle.neighbours - 2, t), promised, colluding))
+        max(failure_bounds(Neighbourhood(people, circle.neighbours - 2, t), promised, colluding))
         for t in range(1, circle.neighbours - 1)
     ]
     assert min(smaller) > FAILURE
@@ -49,7 +49,7 @@ def test_the_circle_is_the_smallest_safe_one(people):
 
 def test_one_in_twenty_may_show_everything_also_if_nobody_is_said_to():
     assert neighbourhood(400, 260, 0) == neighbourhood(400, 260, 20)
-    assert max(failures(neighbourhood(400, 260, 0), 260, 20)) <= FAILURE
+    assert max(failure_bounds(neighbourhood(400, 260, 0), 260, 20)) <= FAILURE
 
 
 @pytest.mark.parametrize("people", [3, 20, 48])
@@ -95,7 +95,7 @@ def test_the_bound_on_falling_apart_holds_in_simulation():
     circle, gone, rng = Neighbourhood(40, 4, 1), 14, np.random.default_rng(0)
     trials = 4000
     apart = sum(falls_apart(circle, rng.permutation(40)[gone:].tolist()) for _ in range(trials))
-    bound = failures(circle, 40 - gone, 0).apart
+    bound = failure_bounds(circle, 40 - gone, 0).apart
     assert 0.2 * bound < apart / trials <= bound + 6 * math.sqrt(bound / trials)
 
 
@@ -112,7 +112,7 @@ def test_the_bounds_on_shares_hold_in_simulation():
         )
         few += any(len(staying.intersection(circle.of(p))) < 6 for p in (0, 30))
         many += any(len(showing.intersection(circle.of(p))) >= 6 for p in (0, 30))
-    found = failures(circle, promised, colluding)
+    found = failure_bounds(circle, promised, colluding)
     for count, bound in ((few, found.unrecoverable), (many, found.revealed)):
         share = 2 * min(bound, 1.0) / 60 if bound < 1 else 1.0
         assert count / trials <= share + 6 * math.sqrt(share / trials)

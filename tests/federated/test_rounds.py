@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from masked_sums import Drops, plain, random_vectors, summed, terms
 
 from sotto.federated import secrets
-from sotto.federated.device import Device, Terms, pair_mask
+from sotto.federated.device import RoundDevice, Terms, pair_mask
 from sotto.federated.errors import ProtocolError, RoundGivenUp, RoundLost
 from sotto.federated.round import Round
 
@@ -64,7 +64,7 @@ def test_who_colludes_less_than_allowed_is_no_obstacle():
 def test_devices_in_no_sum_hold_shares_and_count_as_colluding(silent, read):
     """Twelve are asked, and all seven in the sum are honest: the others alone read a vector."""
     agreed, size, people = terms(6, colluding=4), 3, 12
-    devices, server = {p: Device(agreed) for p in range(people)}, Round(agreed, size)
+    devices, server = {p: RoundDevice(agreed) for p in range(people)}, Round(agreed, size)
     seats = server.begin({p: one.announce() for p, one in devices.items()})
     place = {p: seat.place for p, seat in seats.items()}
     passed = server.pass_on(
@@ -99,7 +99,7 @@ def masked_vectors(value: int, rounds: int, size: int) -> np.ndarray:
     seen = []
     for _ in range(rounds):
         agreed = terms(3)
-        devices = [Device(agreed) for _ in range(3)]
+        devices = [RoundDevice(agreed) for _ in range(3)]
         server = Round(agreed, size)
         seats = server.begin({p: one.announce() for p, one in enumerate(devices)})
         passed = server.pass_on(
@@ -148,7 +148,7 @@ class Trio:
         self.terms, self.size = terms(promised), 3
         self.server, self.devices = (
             Round(self.terms, self.size),
-            [Device(self.terms) for _ in range(5)],
+            [RoundDevice(self.terms) for _ in range(5)],
         )
         self.seats = self.server.begin({p: d.announce() for p, d in enumerate(self.devices)})
         self.device, self.seat = self.devices[0], self.seats[0]
@@ -270,7 +270,7 @@ def test_vectors_and_terms_of_another_form():
 
 def test_nothing_secret_is_printed():
     device = Trio().device
-    assert repr(device) == str(device) == "Device(stage=1)"
+    assert repr(device) == str(device) == "RoundDevice(stage=1)"
 
 
 # --- what the server makes of answers ------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_nothing_secret_is_printed():
 def test_answers_of_another_form_count_as_missing():
     vectors = random_vectors(6, 4, 16)
     agreed = terms(4)
-    server, devices = Round(agreed, 4), [Device(agreed) for _ in range(6)]
+    server, devices = Round(agreed, 4), [RoundDevice(agreed) for _ in range(6)]
     keys = {p: d.announce() for p, d in enumerate(devices)} | {6: b"short"}
     seats = server.begin(keys)
     assert 6 not in seats
@@ -305,7 +305,7 @@ LOW_ORDER = (1).to_bytes(32, "little")
 def test_keys_that_devices_refuse_count_as_missing(case, left):
     """Else one device would stop the round of everybody."""
     agreed, vectors = terms(3), random_vectors(6, 4, 16)
-    devices = {p: Device(agreed) for p in range(6)}
+    devices = {p: RoundDevice(agreed) for p in range(6)}
     keys = {p: one.announce() for p, one in devices.items()}
     own, other = keys[5], keys[0]
     keys[5] = {
@@ -329,7 +329,7 @@ def test_keys_that_devices_refuse_count_as_missing(case, left):
 def test_numbers_above_the_modulus_count_as_missing():
     agreed = terms(3, bits=12)
     vectors = random_vectors(4, 2, 12)
-    server, devices = Round(agreed, 2), [Device(agreed) for _ in range(4)]
+    server, devices = Round(agreed, 2), [RoundDevice(agreed) for _ in range(4)]
     seats = server.begin({p: d.announce() for p, d in enumerate(devices)})
     passed = server.pass_on(
         {p: d.share(seats[p].place, 4, seats[p].keys) for p, d in enumerate(devices)}
@@ -344,7 +344,7 @@ def test_a_share_that_cannot_be_read_harms_its_maker_only():
     """Its neighbours go on; only their share of this maker's secrets is missing."""
     agreed = terms(4)
     vectors = random_vectors(6, 2, 16)
-    server, devices = Round(agreed, 2), [Device(agreed) for _ in range(6)]
+    server, devices = Round(agreed, 2), [RoundDevice(agreed) for _ in range(6)]
     seats = server.begin({p: d.announce() for p, d in enumerate(devices)})
     sealed = {p: d.share(seats[p].place, 6, seats[p].keys) for p, d in enumerate(devices)}
     first = next(iter(sealed[5]))
@@ -358,7 +358,7 @@ def test_a_share_that_cannot_be_read_harms_its_maker_only():
 
 def test_a_wrong_share_is_noticed_where_a_key_is_opened():
     agreed = terms(4)
-    server, devices = Round(agreed, 2), [Device(agreed) for _ in range(6)]
+    server, devices = Round(agreed, 2), [RoundDevice(agreed) for _ in range(6)]
     seats = server.begin({p: d.announce() for p, d in enumerate(devices)})
     passed = server.pass_on(
         {p: d.share(seats[p].place, 6, seats[p].keys) for p, d in enumerate(devices)}
@@ -376,7 +376,7 @@ def test_a_wrong_share_is_noticed_where_a_key_is_opened():
 def test_a_wrong_share_of_a_seed_is_noticed_whoever_gives_it():
     agreed, people = terms(7), 20
     vectors = random_vectors(people, 2, 16)
-    server, devices = Round(agreed, 2), [Device(agreed) for _ in range(people)]
+    server, devices = Round(agreed, 2), [RoundDevice(agreed) for _ in range(people)]
     seats = server.begin({p: d.announce() for p, d in enumerate(devices)})
     passed = server.pass_on(
         {p: d.share(seats[p].place, people, seats[p].keys) for p, d in enumerate(devices)}

@@ -1,15 +1,14 @@
-"""What the tests of live people share: a database, and a real browser for the pages."""
+"""What the tests of live people share: a store, and a real browser for the pages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from chromium import Browser, Page, executable
 from fake_campaign import FakeCampaign, served
 from small_campaign import create
 
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 
 Visit = Callable[..., tuple[Page, FakeCampaign]]
 
@@ -49,20 +48,12 @@ def visit(browser: Browser) -> Iterator[Visit]:
             assert token is None or [u for u in page.urls if token in u] == []
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database without a campaign."""
-    if request.param == "sqlite":
-        return str(tmp_path / "campaign.sqlite")
-    return request.getfixturevalue("postgresql_url")
-
-
 @pytest.fixture
-def make(where: str) -> Iterator[Callable[..., Store]]:
+def make(where: str) -> Iterator[Callable[..., CampaignDatabase]]:
     """Makes the store of a campaign in that database, with some rules changed."""
     made = []
 
-    def new(**changes) -> Store:
+    def new(**changes) -> CampaignDatabase:
         made.append(create(where, **changes))
         return made[-1]
 

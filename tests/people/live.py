@@ -15,7 +15,7 @@ from sotto.people import start
 from sotto.people.app import create_app
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.client import Person
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.spaces import Spaces
 from sotto.people.updater import Updater
 from sotto.privacy.ledger.shared import SharedBudget
@@ -57,7 +57,7 @@ def config(**changes: Any) -> DPPGConfig:
 class Live:
     """A running campaign."""
 
-    def __init__(self, url: str, campaign: Campaign, store: Store) -> None:
+    def __init__(self, url: str, campaign: Campaign, store: CampaignDatabase) -> None:
         self.url, self.campaign, self.store = url, campaign, store
         self.now = 0.0
         self.http = httpx.Client(base_url=url, trust_env=False)

@@ -4,7 +4,7 @@ import random
 
 from sotto.people.database.records import Closed, Place
 from sotto.people.database.sealing import MasterKey
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 
 MASTER = MasterKey(bytes(range(32)))
 RULES = {
@@ -18,9 +18,9 @@ RULES = {
 }
 
 
-def create(where: str, **changes) -> Store:
+def create(where: str, **changes) -> CampaignDatabase:
     """Creates the campaign with some rules changed."""
-    return Store.create(
+    return CampaignDatabase.create(
         where, "campaign", **(RULES | changes), master=MASTER, first_policy=b"policy 0"
     )
 
@@ -30,14 +30,14 @@ def of(person: int, size: int = 8) -> bytes:
     return random.Random(person).randbytes(size)
 
 
-def serve(store: Store, person: int, now: float = 0.0) -> Place:
+def serve(store: CampaignDatabase, person: int, now: float = 0.0) -> Place:
     """Takes a place and gives the person's contribution."""
     place = store.take_place(person, now)
     assert store.give(place.id, person, of(person, store.rules.contribution_bytes), now)
     return place
 
 
-def begun(store: Store, now: float = 0.0, holder: str = "updater") -> Closed:
+def begun(store: CampaignDatabase, now: float = 0.0, holder: str = "updater") -> Closed:
     """Closes the release that is due, and begins it."""
     due = store.close_due(now)
     assert due is not None
@@ -46,7 +46,7 @@ def begun(store: Store, now: float = 0.0, holder: str = "updater") -> Closed:
     return closed
 
 
-def make_release(store: Store, now: float = 0.0, **how) -> Closed:
+def make_release(store: CampaignDatabase, now: float = 0.0, **how) -> Closed:
     """Closes, begins and finishes the release that is due."""
     closed = begun(store, now)
     store.finish(closed.release, "updater", f"policy {closed.release + 1}".encode(), **how)

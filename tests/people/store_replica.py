@@ -30,7 +30,7 @@ from nursery import fork_for_each
 from small_campaign import MASTER
 
 from sotto.people.database.records import Closed
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.database.writer import Writer
 from sotto.people.errors import (
     CampaignError,
@@ -59,7 +59,7 @@ def policy_of(closed: Closed) -> bytes:
     return json.dumps(used).encode()
 
 
-def serve(store: Store, out: int, person: int) -> None:
+def serve(store: CampaignDatabase, out: int, person: int) -> None:
     place = store.take_place(person, time.time())
     os.write(out, f"took {place.release} {person} {place.slot} {place.id}\n".encode())
     given = contribution(place.id, store.rules.contribution_bytes)
@@ -72,7 +72,7 @@ def serve(store: Store, out: int, person: int) -> None:
     os.write(out, f"gave {place.release} {person} {place.slot} {place.id}\n".encode())
 
 
-def people(store: Store, out: int, first: int, step: int) -> None:
+def people(store: CampaignDatabase, out: int, first: int, step: int) -> None:
     while True:
         for person in range(first, PEOPLE, step):
             try:
@@ -83,7 +83,7 @@ def people(store: Store, out: int, first: int, step: int) -> None:
                 time.sleep(0.002)
 
 
-def updater(store: Store, out: int, name: str) -> None:
+def updater(store: CampaignDatabase, out: int, name: str) -> None:
     finished = False
     while not finished:
         time.sleep(0.005)
@@ -103,7 +103,7 @@ def updater(store: Store, out: int, name: str) -> None:
             continue
 
 
-def whole_release(store: Store, out: int) -> None:
+def whole_release(store: CampaignDatabase, out: int) -> None:
     """Two people give, one of them withdraws, and the release is made; goes on where it stopped."""
     for person in (0, 1):
         if store.history(person).places in ((), ((0, "taken"),)):
@@ -117,7 +117,7 @@ def whole_release(store: Store, out: int) -> None:
     os.write(out, b"finished 0 updater - -\n")
 
 
-def group(store: Store, out: int) -> None:
+def group(store: CampaignDatabase, out: int) -> None:
     """Four people take a place and give in one group; one of them is refused in between."""
     writer = Writer(store)
     blocked = writer.submit(time.sleep, 0.05)  # so that the others are a group
@@ -130,13 +130,13 @@ def group(store: Store, out: int) -> None:
     writer.close()
 
 
-def _gives(store: Store, person: int) -> str:
+def _gives(store: CampaignDatabase, person: int) -> str:
     place = store.take_place(person, 0.0)
     assert store.give(place.id, person, contribution(place.id, store.rules.contribution_bytes), 0.0)
     return place.id
 
 
-def kill_before(store: Store, number: int) -> None:
+def kill_before(store: CampaignDatabase, number: int) -> None:
     """Kills this process before its N-th change of a row, where a commit counts as a change."""
     left = itertools.count(number - 1, -1)
 
@@ -152,10 +152,10 @@ def kill_before(store: Store, number: int) -> None:
     sa.event.listen(store._engine, "commit", lambda _connection: one_less())
 
 
-def opened(where: str) -> Store:
+def opened(where: str) -> CampaignDatabase:
     while True:
         with contextlib.suppress(StoreUnavailable):
-            return Store.open(where, "campaign", MASTER)
+            return CampaignDatabase.open(where, "campaign", MASTER)
 
 
 def work(where: str, out: int, words: list[str]) -> None:

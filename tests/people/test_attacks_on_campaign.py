@@ -21,7 +21,7 @@ from sotto.people import campaign as campaigns
 from sotto.people import updater as updaters
 from sotto.people.app import create_app
 from sotto.people.campaign import Terms, open_campaign
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.desk import Desk
 from sotto.people.errors import CampaignMismatch, StaleHolder, StoreUnavailable
 from sotto.people.updater import Updater, run
@@ -327,7 +327,7 @@ def test_delta_covers_all_people_who_may_come(tmp_path):
 @pytest.mark.parametrize("error", [StoreUnavailable, StaleHolder, LedgerUnavailable])
 @pytest.mark.parametrize("operation", ["open", "lease", "begin", "finish"])
 def test_the_updater_outlives_a_database_that_fails_once(live, monkeypatch, operation, error):
-    real, failed = getattr(Store, operation), []
+    real, failed = getattr(CampaignDatabase, operation), []
 
     def fails_once(*arguments, **options):
         if not failed:
@@ -337,7 +337,7 @@ def test_the_updater_outlives_a_database_that_fails_once(live, monkeypatch, oper
 
     live.live(0, 1)
     patch = staticmethod(fails_once) if operation == "open" else fails_once
-    monkeypatch.setattr(Store, operation, patch)
+    monkeypatch.setattr(CampaignDatabase, operation, patch)
     until = time.monotonic() + 60
     run(live.campaign, lambda: live.store.version() == 1 or time.monotonic() > until, pause=0.01)
     assert (failed, live.store.version(), charges(live)) == ([operation], 1, 1)

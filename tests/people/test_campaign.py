@@ -19,7 +19,7 @@ from sotto.people import campaign as campaigns
 from sotto.people import start
 from sotto.people.campaign import Terms
 from sotto.people.client import CampaignRefused, Person
-from sotto.people.plan import Plan
+from sotto.people.plan import CampaignPlan
 from sotto.people.updater import Updater
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive, verify
@@ -286,7 +286,7 @@ def test_the_service_chooses_actions_and_recomputes_them(tmp_path):
 
 def test_a_device_may_give_updates(tmp_path):
     with started(tmp_path, Terms(gives="update")) as live:
-        plan = Plan(live.campaign)
+        plan = CampaignPlan(live.campaign)
         size = sum(leaf.size for leaf in jax.tree.leaves(plan.first.policy))
         for number in range(SLOTS):
             with live.person(number) as one:
@@ -364,7 +364,7 @@ def test_an_audit_of_the_release_stays_below_its_certificate(tmp_path):
         "test", _spaces(), config(total_steps=SLOTS * STEPS), Terms(gives="update"), None
     )
     campaign = start.create(tmp_path / "campaign", settings)
-    plan = Plan(campaign)
+    plan = CampaignPlan(campaign)
 
     def inputs(present: bool):
         worst = jax.tree.map(lambda x: np.full(x.shape, 1e5, np.float32), plan.unit)

@@ -19,7 +19,7 @@ from sotto.cli import main
 from sotto.errors import RunError
 from sotto.people import start
 from sotto.people.campaign import open_campaign
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.updater import Updater
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.derive import verify
@@ -138,7 +138,7 @@ def test_a_teachers_ledger_cannot_share_a_budget(tmp_path):
 
 def test_people_enrol_under_given_numbers_in_any_order(make, where):
     store = make()
-    other = Store.open(where, "campaign", MASTER)
+    other = CampaignDatabase.open(where, "campaign", MASTER)
     first = store.enrol_numbers([40, 7])
     known = other.known_tokens()
     assert [known.holder(token) for token in first] == ["40", "7"]

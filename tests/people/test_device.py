@@ -14,7 +14,7 @@ from sotto.people.campaign import Terms
 from sotto.people.client import CampaignRefused, Person
 from sotto.people.desk import Desk
 from sotto.people.device import Device
-from sotto.people.plan import Plan
+from sotto.people.plan import CampaignPlan
 from sotto.people.units import read_trajectory
 
 CLIP = 0.05
@@ -50,7 +50,7 @@ def test_the_trajectory_stays_on_the_device(live):
 
 def test_it_is_what_the_service_computes_from_the_trajectory(live):
     facts = Desk(live.campaign, live.store, lambda: 0.0).facts()
-    plan = Plan(live.campaign)
+    plan = CampaignPlan(live.campaign)
     rng = np.random.default_rng(0)
     given = {
         "observations": rng.normal(size=(4, 2)).tolist(),
@@ -62,7 +62,7 @@ def test_it_is_what_the_service_computes_from_the_trajectory(live):
     update = Device(facts).update(state, given, 0)
 
     with_trajectories = live.campaign.settings.model_copy(update={"terms": Terms()})
-    same = Plan(campaigns.Campaign(live.campaign.path, with_trajectories))
+    same = CampaignPlan(campaigns.Campaign(live.campaign.path, with_trajectories))
     trajectory = read_trajectory(given, plan.env, plan.config.steps_per_user)
     computed, _ = same.release(1).local(plan.first, trajectory, new_key(0))
     whole = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(computed["policy"])])

@@ -22,7 +22,7 @@ from live import SLOTS, Live, started
 from sotto.people.campaign import Campaign, Terms, open_campaign
 from sotto.people.database import tables
 from sotto.people.errors import CampaignError
-from sotto.people.plan import Plan
+from sotto.people.plan import CampaignPlan
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_nothing_is_lost_or_used_twice(
 def give(live: Live, told: Told, person: int) -> str:
     """Lets a person give, and notes it as a crowd does."""
     place = live.store.take_place(person, live.now)
-    numbers = code(Plan(live.campaign), np.random.default_rng(seed_of(place.id, 0)))
+    numbers = code(CampaignPlan(live.campaign), np.random.default_rng(seed_of(place.id, 0)))
     contribution = numbers.astype(np.float32).tobytes()
     assert live.store.give(place.id, person, contribution, live.now)
     told.owner[place.id] = (person, place.release)

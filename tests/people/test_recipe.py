@@ -11,7 +11,7 @@ from live import SLOTS, Live, World, started
 from sotto.algorithms.dppg.presets import preset
 from sotto.people import recipe, simulate
 from sotto.people.desk import Desk
-from sotto.people.plan import Plan
+from sotto.people.plan import CampaignPlan
 from sotto.people.simulate import Habits, Simulated
 from sotto.rl.envs.base import Box
 from sotto.rl.envs.registry import make
@@ -53,7 +53,7 @@ def test_the_result_is_the_moving_average_of_released_policies(tmp_path):
             assert live.updater.step()
         with live.person(0) as one:
             result, last = one.result(), one.policy()
-        plan = Plan(live.campaign)
+        plan = CampaignPlan(live.campaign)
         states = [_state(live, plan, version) for version in range(3)]
     assert (result.version, last.version) == (2, 2)
     decay = plan.config.ema_decay
@@ -79,6 +79,6 @@ def test_a_straggler_comes_too_late(tmp_path, monkeypatch):
         assert live.now > 60 * live.campaign.settings.terms.place_minutes
 
 
-def _state(live: Live, plan: Plan, version: int):
+def _state(live: Live, plan: CampaignPlan, version: int):
     desk = Desk(live.campaign, live.store, lambda: live.now)
     return plan.state(desk._published(version))

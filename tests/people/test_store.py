@@ -8,7 +8,7 @@ import pytest
 from small_campaign import MASTER, begun, make_release, of, serve
 
 from sotto.people.database.records import Counts, History, Receipt
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import (
     ContributionConflict,
     Finished,
@@ -22,7 +22,7 @@ from sotto.people.errors import (
     Withdrawn,
 )
 
-Make = Callable[..., Store]
+Make = Callable[..., CampaignDatabase]
 
 
 # --- a release from the first person to the next policy ------------------------------------------
@@ -49,7 +49,7 @@ def test_a_release(make: Make, where: str) -> None:
         assert one.contributions == [of(2), of(0), of(1)]
     store.finish(0, "updater", b"policy 1")
     assert store.close_due(8.0) is None
-    for one in (store, Store.open(where, "campaign", MASTER)):
+    for one in (store, CampaignDatabase.open(where, "campaign", MASTER)):
         assert one.version() == 1
         assert one.policy() == (1, b"policy 1")
         assert one.policy(0) == (0, b"policy 0")
@@ -149,7 +149,7 @@ def test_a_person_has_one_place_and_gets_it_again(make: Make, where: str) -> Non
     store = make()
     store.enrol(2)
     first = store.take_place(0, 0.0)
-    other = Store.open(where, "campaign", MASTER)
+    other = CampaignDatabase.open(where, "campaign", MASTER)
     assert store.take_place(0, 9.9) == other.take_place(0, 9.9) == store.place(first.id, 0) == first
     assert store.take_place(1, 0.0).slot == 1
     assert store.counts().taken == 2
@@ -327,7 +327,7 @@ def test_a_release_closes_at_its_deadline(make: Make) -> None:
 def test_a_release_closes_at_a_fixed_time(make: Make, first: float, deadline: float) -> None:
     """The first multiple of 30 seconds that leaves 10 seconds to the first place."""
     store = make(release_seconds=30.0, fixed_times=True)
-    store = Store.open(store._engine.url, "campaign", MASTER)
+    store = CampaignDatabase.open(store._engine.url, "campaign", MASTER)
     store.enrol(2)
     serve(store, 0, now=first)
     assert store.counts().deadline == deadline
@@ -347,7 +347,7 @@ def test_a_fixed_time_at_which_nobody_has_come_passes(make: Make) -> None:
     assert store.version() == 2
 
 
-def make_release_of(store: Store, person: int, now: float) -> None:
+def make_release_of(store: CampaignDatabase, person: int, now: float) -> None:
     serve(store, person, now)
     make_release(store, store.rules.deadline(now))
 
@@ -459,7 +459,7 @@ def test_a_contribution_is_kept_once(make: Make, where: str) -> None:
     place = serve(store, 0)
 
     def again() -> None:
-        other = Store.open(where, "campaign", MASTER)
+        other = CampaignDatabase.open(where, "campaign", MASTER)
         for now in (0.0, 1e9):  # it was kept in time
             assert store.give(place.id, 0, of(0), now) is False
             assert other.give(place.id, 0, of(0), now) is False

@@ -25,7 +25,7 @@ from small_campaign import MASTER, create, make_release, serve
 from store_replica import PEOPLE, contribution, whole_release
 
 from sotto.people.database import tables
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.database.tables import reading
 from sotto.people.errors import NoPlace
 from sotto.privacy.ledger.ledger import Ledger
@@ -64,7 +64,7 @@ def processes(where: str, tmp_path: Path) -> Iterator[Processes]:
     started.close()
 
 
-def check(store: Store, processes: Processes) -> None:
+def check(store: CampaignDatabase, processes: Processes) -> None:
     """Compares what the policies say they were made of with what was acknowledged and allowed."""
     used: dict[int, list[int]] = defaultdict(list)
     given_in: dict[tuple[int, int], str] = {}
@@ -226,7 +226,7 @@ def test_people_who_come_at_once(where: str) -> None:
     """Sixty people ask four stores for thirty places, each twice."""
     store = create(where, slots=30, release_seconds=1e6)
     store.enrol(60)
-    stores = [Store.open(where, "campaign", MASTER) for _ in range(4)]
+    stores = [CampaignDatabase.open(where, "campaign", MASTER) for _ in range(4)]
 
     def ask(job: tuple[int, int]) -> tuple[int, str, int] | None:
         position, person = job
@@ -252,7 +252,7 @@ def test_a_contribution_given_by_many_at_once_is_kept_once(where: str) -> None:
     store = create(where)
     store.enrol(1)
     place = store.take_place(0, 0.0)
-    stores = [Store.open(where, "campaign", MASTER) for _ in range(4)]
+    stores = [CampaignDatabase.open(where, "campaign", MASTER) for _ in range(4)]
     with ThreadPoolExecutor(8) as pool:
         kept = [*pool.map(lambda i: stores[i % 4].give(place.id, 0, bytes(8), 0.0), range(24))]
     assert sum(kept) == 1
@@ -264,7 +264,9 @@ def test_updaters_who_begin_and_finish_at_once(where: str) -> None:
     """Each release has one maker, whose policy stays."""
     store = create(where, slots=1, horizon=8)
     store.enrol(8)
-    stores = {name: Store.open(where, "campaign", MASTER) for name in ("ann", "bob", "eve")}
+    stores = {
+        name: CampaignDatabase.open(where, "campaign", MASTER) for name in ("ann", "bob", "eve")
+    }
     for number in range(8):
         place = store.take_place(number, 0.0)
         store.give(place.id, number, bytes(8), 0.0)
@@ -300,7 +302,7 @@ def test_a_role_needs_the_rights_of_the_guide_only(postgresql_url: str) -> None:
         connection.exec_driver_sql(f"GRANT {named} ON ALL TABLES IN SCHEMA public TO small")
     admin.dispose()
     small = postgresql_url.replace("sotto@", "small@")
-    store = Store.open(small, "campaign", MASTER)
+    store = CampaignDatabase.open(small, "campaign", MASTER)
     store.enrol(3)
     for person in range(3):
         serve(store, person)

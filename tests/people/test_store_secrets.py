@@ -16,7 +16,7 @@ from small_campaign import MASTER, begun, create, make_release, of, serve
 
 from sotto.people.database import tables
 from sotto.people.database.sealing import MasterKey
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import CampaignMismatch, MasterKeyLost, StoreUnavailable
 from sotto.serving.traffic.callers import Callers
 from sotto.serving.traffic.connections import Connections
@@ -74,7 +74,7 @@ def test_a_made_release_leaves_no_byte_behind(file: str, size: int) -> None:
     store.withdraw(3)
     assert len(secrets_of(file)) == 2 * slots - 1
     make_release(store, 100.0)
-    for one in (store, Store.open(file, "campaign", MASTER)):
+    for one in (store, CampaignDatabase.open(file, "campaign", MASTER)):
         assert one.counts().took_part == slots - 1
         assert found(secrets, held(file)) == 0
     assert len(secrets_of(file)) == 1  # the next release's key
@@ -151,7 +151,9 @@ def one_sentence(error: BaseException) -> bool:
     return re.fullmatch(r"[^\n]+[^.\n]", str(error)) is not None
 
 
-def test_a_failing_database_is_one_sentence_without_data(make: Callable[..., Store]) -> None:
+def test_a_failing_database_is_one_sentence_without_data(
+    make: Callable[..., CampaignDatabase],
+) -> None:
     store = make(contribution_bytes=64)
     store.enrol(1)
     place = store.take_place(0, 0.0)
@@ -167,7 +169,7 @@ def test_a_failing_database_is_one_sentence_without_data(make: Callable[..., Sto
     assert store.history(0).places == ((0, "taken"),)
 
 
-def test_a_changed_contribution_is_no_contribution(make: Callable[..., Store]) -> None:
+def test_a_changed_contribution_is_no_contribution(make: Callable[..., CampaignDatabase]) -> None:
     """Also one that was moved to another person's place."""
     sealed = tables.contributions.c.sealed
     for moved in (False, True):
@@ -186,26 +188,28 @@ def test_a_changed_contribution_is_no_contribution(make: Callable[..., Store]) -
 
 def test_a_campaign_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"there is no campaign at .*; create it first"):
-        Store.open(tmp_path / "nothing.sqlite", "campaign", MASTER)
+        CampaignDatabase.open(tmp_path / "nothing.sqlite", "campaign", MASTER)
     assert list(tmp_path.iterdir()) == []
     for url in ("sqlite://", "mysql://somewhere/db", "nonsense://"):
         with pytest.raises(StoreUnavailable) as caught:
-            Store.open(url, "campaign", MASTER)
+            CampaignDatabase.open(url, "campaign", MASTER)
         assert one_sentence(caught.value)
     (tmp_path / "text.sqlite").write_text("this is no database, but a text of some length" * 30)
     with pytest.raises(StoreUnavailable):
-        Store.open(tmp_path / "text.sqlite", "campaign", MASTER)
+        CampaignDatabase.open(tmp_path / "text.sqlite", "campaign", MASTER)
 
 
-def test_another_campaign_or_key_is_refused(make: Callable[..., Store], where: str) -> None:
+def test_another_campaign_or_key_is_refused(
+    make: Callable[..., CampaignDatabase], where: str
+) -> None:
     make()
     with pytest.raises(CampaignMismatch, match="belongs to another campaign than 'mine'"):
-        Store.open(where, "mine", MASTER)
+        CampaignDatabase.open(where, "mine", MASTER)
     with pytest.raises(CampaignMismatch, match="holds a campaign already"):
         make()
     with pytest.raises(MasterKeyLost, match="restore that key"):
-        Store.open(where, "campaign", MasterKey(bytes(32)))
-    assert Store.open(where, "campaign", MASTER).version() == 0
+        CampaignDatabase.open(where, "campaign", MasterKey(bytes(32)))
+    assert CampaignDatabase.open(where, "campaign", MASTER).version() == 0
 
 
 @pytest.mark.parametrize(
@@ -232,7 +236,7 @@ def test_such_rules_make_no_campaign(file: str, change: dict[str, object]) -> No
 
 
 @pytest.fixture
-def callers(make: Callable[..., Store]) -> Iterator[tuple[Store, Callers]]:
+def callers(make: Callable[..., CampaignDatabase]) -> Iterator[tuple[CampaignDatabase, Callers]]:
     store = make()
     limits = Limits()
     made = Callers(store, lambda token: token == "operator", limits, Connections(limits))
@@ -245,7 +249,7 @@ def request(token: str) -> Request:
     return Request({"type": "http", "headers": headers, "client": ("127.0.0.1", 1)})
 
 
-def test_callers_know_a_store(callers: tuple[Store, Callers]) -> None:
+def test_callers_know_a_store(callers: tuple[CampaignDatabase, Callers]) -> None:
     store, made = callers
     (token,) = store.enrol(1)
 
@@ -260,6 +264,6 @@ def test_callers_know_a_store(callers: tuple[Store, Callers]) -> None:
         with pytest.raises(Refusal) as caught:
             await made.caller(request(token))
         assert caught.value.status == 503
-        assert "campaign.sqlite" not in str(vars(caught.value))
+        assert Path(store._engine.url.database).name not in str(vars(caught.value))
 
     asyncio.run(ask())

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "serving"))
 from live import Live, started
 
 from sotto.cli import main
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import UnknownPerson
 from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.errors import LedgerUnavailable
@@ -26,7 +26,7 @@ from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
 from sotto.serving.traffic.refusals import Refusal
 
-Make = Callable[..., Store]
+Make = Callable[..., CampaignDatabase]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def live(tmp_path: Path):
         yield found
 
 
-def another_store(live: Live) -> Store:
+def another_store(live: Live) -> CampaignDatabase:
     """The store as another process opens it."""
     return live.campaign.open_store()
 
@@ -45,7 +45,7 @@ def another_store(live: Live) -> Store:
 
 def test_a_new_token_replaces_the_old_one(make: Make, where: str) -> None:
     store = make()
-    other = Store.open(where, "campaign", MASTER)
+    other = CampaignDatabase.open(where, "campaign", MASTER)
     old = store.enrol(3)
     assert [other.known_tokens().holder(token) for token in old] == ["0", "1", "2"]
     place = serve(store, 1)
@@ -88,9 +88,9 @@ def test_a_replaced_token_is_refused(live):
 
 def test_requests_do_not_read_tokens(live, monkeypatch):
     """Reading for each of them would keep the service from thousands of decisions a second."""
-    read, real = [], Store.known_tokens
-    monkeypatch.setattr(Store, "known_tokens", lambda self: read.append(1) or real(self))
-    monkeypatch.setattr(Store, "authenticate", lambda *_: pytest.fail("it was read"))
+    read, real = [], CampaignDatabase.known_tokens
+    monkeypatch.setattr(CampaignDatabase, "known_tokens", lambda self: read.append(1) or real(self))
+    monkeypatch.setattr(CampaignDatabase, "authenticate", lambda *_: pytest.fail("it was read"))
     began = time.monotonic()
     for _ in range(40):
         assert live.get(0, "/v1/campaign").status_code == 200

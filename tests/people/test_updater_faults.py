@@ -19,16 +19,16 @@ from sotto.people import start
 from sotto.people import updater as updaters
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.database import tables
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import CampaignMismatch, StaleHolder, StoreUnavailable
-from sotto.people.plan import Plan
+from sotto.people.plan import CampaignPlan
 from sotto.people.updater import Updater, run
 from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger import databases
 from sotto.serving.traffic import logs
 
 
-def given(tmp_path: Path, database: str | None = None) -> tuple[Campaign, Store]:
+def given(tmp_path: Path, database: str | None = None) -> tuple[Campaign, CampaignDatabase]:
     """A campaign whose first release is full."""
     settings = campaigns.new_settings("test", SPACES, config(), Terms(), database)
     campaign = start.create(tmp_path / "campaign", settings, named_database=database)
@@ -44,19 +44,19 @@ def test_a_release_that_was_charged_is_published_when_the_database_is_there_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     campaign, store = given(tmp_path)
-    updater, finish = Updater(campaign), Store.finish
+    updater, finish = Updater(campaign), CampaignDatabase.finish
     tries = []
 
-    def fails(self: Store, *what: Any, **how: Any) -> None:
+    def fails(self: CampaignDatabase, *what: Any, **how: Any) -> None:
         tries.append(what)
         raise StoreUnavailable("the database is away")
 
-    monkeypatch.setattr(Store, "finish", fails)
+    monkeypatch.setattr(CampaignDatabase, "finish", fails)
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             updater.step()
     assert store.version() == 0
-    monkeypatch.setattr(Store, "finish", finish)
+    monkeypatch.setattr(CampaignDatabase, "finish", finish)
     assert updater.step()
     assert store.version() == 1
     assert tries[0] == tries[1] == tries[2]  # one policy, which was paid for once
@@ -64,7 +64,7 @@ def test_a_release_that_was_charged_is_published_when_the_database_is_there_agai
     assert sum(one.releases for one in campaign.open_ledger().streams) == 1
 
 
-def losses(store: Store) -> list[Any]:
+def losses(store: CampaignDatabase) -> list[Any]:
     with store._engine.connect() as connection:
         return list(connection.execute(sa.text("SELECT release, lost FROM people_releases")))
 
@@ -74,7 +74,9 @@ def test_what_another_updater_has_taken_over_is_not_published(tmp_path: Path) ->
     now = time.time()
     updater = Updater(campaign, lambda: now)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "finish", lambda *_, **__: (_ for _ in ()).throw(StoreUnavailable("")))
+        patch.setattr(
+            CampaignDatabase, "finish", lambda *_, **__: (_ for _ in ()).throw(StoreUnavailable(""))
+        )
         with pytest.raises(StoreUnavailable):
             updater.step()
     assert Updater(campaign, lambda: now + 60).step()  # it was charged, and is lost for this one
@@ -87,15 +89,15 @@ def test_what_another_updater_has_taken_over_is_not_published(tmp_path: Path) ->
 
 def test_a_stop_waits_for_what_was_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     campaign, store = given(tmp_path)
-    finish, tries = Store.finish, []
+    finish, tries = CampaignDatabase.finish, []
 
-    def fails_twice(self: Store, *what: Any, **how: Any) -> None:
+    def fails_twice(self: CampaignDatabase, *what: Any, **how: Any) -> None:
         tries.append(what)
         if len(tries) < 3:
             raise StoreUnavailable("the database is away")
         finish(self, *what, **how)
 
-    monkeypatch.setattr(Store, "finish", fails_twice)
+    monkeypatch.setattr(CampaignDatabase, "finish", fails_twice)
     run(campaign, lambda: bool(tries), pause=0.01)
     assert store.version() == 1
     assert losses(store) == [(0, False)]
@@ -107,7 +109,7 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
     def fails(*_what: Any, **_how: Any) -> None:
         raise StoreUnavailable("the database is away")
 
-    monkeypatch.setattr(Store, "finish", fails)
+    monkeypatch.setattr(CampaignDatabase, "finish", fails)
     monkeypatch.setattr(updaters, "_LAST_SECONDS", 0.2)
     began = time.monotonic()
     run(campaign, lambda: True, pause=0.01)
@@ -123,15 +125,15 @@ def test_another_process_that_writes_to_the_ledger_does_not_end_the_updater(
 ) -> None:
     """It is found out when a stream is opened, or when it is charged."""
     campaign, store = given(tmp_path)
-    opened, tries = Plan.open, []
+    opened, tries = CampaignPlan.open, []
 
-    def fails_once(self: Plan, *what: Any) -> Any:
+    def fails_once(self: CampaignPlan, *what: Any) -> Any:
         tries.append(what)
         if len(tries) == 1:
             raise LedgerMismatch("another process has written to the ledger")
         return opened(self, *what)
 
-    monkeypatch.setattr(Plan, "open", fails_once)
+    monkeypatch.setattr(CampaignPlan, "open", fails_once)
     run(campaign, lambda: store.version() == 1, pause=0.01)
     assert losses(store) == [(0, False)]
 
@@ -168,7 +170,9 @@ def test_a_role_that_cannot_destroy_contributions_is_refused_before_a_charge(
     weak = tables.engine(plain.set(username="weak").render_as_string(False))
     with pytest.raises(CampaignMismatch, match="grant it TRUNCATE on"):
         tables.require_clearing(weak)
-    monkeypatch.setattr(Store, "_engine", property(lambda _: weak, lambda *_: None), raising=False)
+    monkeypatch.setattr(
+        CampaignDatabase, "_engine", property(lambda _: weak, lambda *_: None), raising=False
+    )
     with pytest.raises(CampaignMismatch, match="grant it TRUNCATE on"):
         Updater(campaign)
 
@@ -218,7 +222,7 @@ def test_errors_of_a_ledger_do_not_show_what_was_written(tmp_path: Path) -> None
     person = 4700 + 11  # a traceback shows the lines of this test, too
 
     def charge() -> None:
-        with databases.failures(engine, "nothing was charged"), engine.begin() as connection:
+        with databases.ledger_errors(engine, "nothing was charged"), engine.begin() as connection:
             connection.execute(sa.text("INSERT INTO charges VALUES (:person)"), {"person": person})
 
     charge()

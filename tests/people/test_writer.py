@@ -12,15 +12,15 @@ import sqlalchemy as sa
 from small_campaign import MASTER, of
 
 from sotto.people.database import tables
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.database.writer import MOST_TOGETHER, Writer
 from sotto.people.errors import StoreUnavailable, UnknownPerson, UnknownPlace
 
-Make = Callable[..., Store]
+Make = Callable[..., CampaignDatabase]
 
 
 @contextmanager
-def one_group(store: Store) -> Iterator[Writer]:
+def one_group(store: CampaignDatabase) -> Iterator[Writer]:
     """A writer that does what is submitted in this context in one group."""
     writer, free = Writer(store), threading.Event()
     writer.submit(free.wait)
@@ -30,7 +30,7 @@ def one_group(store: Store) -> Iterator[Writer]:
     writer.close()
 
 
-def commits(store: Store) -> list[object]:
+def commits(store: CampaignDatabase) -> list[object]:
     seen: list[object] = []
     sa.event.listen(store._engine, "commit", lambda connection: seen.append(connection))
     return seen
@@ -80,13 +80,13 @@ def test_refusals_take_back_their_own_changes_only(make: Make) -> None:
 def test_a_refused_operation_leaves_no_row(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make()
     store.enrol(2)
-    real = Store._place
+    real = CampaignDatabase._place
 
-    def fails(self: Store, *arguments: object) -> object:
-        monkeypatch.setattr(Store, "_place", real)
+    def fails(self: CampaignDatabase, *arguments: object) -> object:
+        monkeypatch.setattr(CampaignDatabase, "_place", real)
         raise UnknownPlace("after the row was written")
 
-    monkeypatch.setattr(Store, "_place", fails)
+    monkeypatch.setattr(CampaignDatabase, "_place", fails)
     with one_group(store) as writer:
         refused = writer.submit(store.take_place, 0, 0.0)
         kept = writer.submit(store.take_place, 1, 0.0)
@@ -112,7 +112,7 @@ def test_nothing_is_acknowledged_if_the_commit_fails(make: Make) -> None:
     assert store.take_place(0, 0.0).slot == 0
 
 
-def jobs_of_failure(store: Store, fail: Callable[..., None]) -> None:
+def jobs_of_failure(store: CampaignDatabase, fail: Callable[..., None]) -> None:
     """Lets the commit after the present one fail."""
 
     def present(_connection: sa.Connection) -> None:
@@ -174,7 +174,7 @@ def test_another_process_finds_the_database_free(make: Make, where: str) -> None
     """The updater's lease is extended while people write without a pause."""
     store = make(slots=5000, release_seconds=1e6)
     store.enrol(2000)
-    other, writer = Store.open(where, "campaign", MASTER), Writer(store)
+    other, writer = CampaignDatabase.open(where, "campaign", MASTER), Writer(store)
     jobs = [writer.submit(store.take_place, person, 0.0) for person in range(1000)]
     waited = []
     while not jobs[-1].done():

@@ -8,14 +8,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from small import answers
+
 from sotto.privacy.answers.distances import (
     AnyTwoTeachers,
     ObservationDistance,
     PolicyDistance,
-    TrainingShards,
 )
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.claims import Facts
+from sotto.privacy.claims import LedgerFacts
 from sotto.privacy.claims import experts as of_experts
 from sotto.privacy.claims import language as of_language
 from sotto.privacy.claims import logs as of_logs
@@ -24,7 +25,7 @@ from sotto.privacy.claims import rewards as of_rewards
 from sotto.privacy.claims import streams as of_streams
 from sotto.privacy.claims.claim import Claim
 from sotto.privacy.mechanisms.noisy_max import NoisyMax
-from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
+from sotto.privacy.mechanisms.policies import Dirichlet, TruncatedDirichlet
 from sotto.privacy.statements import (
     Correlation,
     NoiseShares,
@@ -45,11 +46,11 @@ SCHEMA_1: dict[str, Any] = json.loads(
 PERSON = Unit(kind="trajectory", adjacency="zero-out")
 
 
-def facts_of(words: dict[str, Any]) -> Facts:
+def facts_of(words: dict[str, Any]) -> LedgerFacts:
     """The statements that an earlier certificate was about."""
     streams = tuple(map(StreamStatement.model_validate, words["streams"]))
     answers = words["answers"]
-    return Facts(streams, answers and AnswerStatement.model_validate(answers))
+    return LedgerFacts(streams, answers and AnswerStatement.model_validate(answers))
 
 
 def stream(**changes: Any) -> StreamStatement:
@@ -70,7 +71,7 @@ def stream(**changes: Any) -> StreamStatement:
     return StreamStatement(**fields)
 
 
-def live_people(seen: Claim) -> Facts:
+def live_people(seen: Claim) -> LedgerFacts:
     """A campaign whose operator sees what this sentence says."""
     updates = stream(
         name="DPPG policy update",
@@ -79,13 +80,13 @@ def live_people(seen: Claim) -> Facts:
         does_not_protect=(of_streams.PATTERNS(), seen(), of_people.PARTICIPATION()),
         assumptions=tuple(one.assumption() for one in (of_people.OWN_WORLD, of_people.ONE_TOKEN)),
     )
-    return Facts((updates,), settings_checked=True)
+    return LedgerFacts((updates,), settings_checked=True)
 
 
-def met_through_gymnasium(who: Claim) -> Facts:
+def met_through_gymnasium(who: Claim) -> LedgerFacts:
     """Real people whom a Gymnasium environment meets, with the sentence on who they are."""
     environment = (of_streams.NO_MEMORY, of_streams.UNSEEN, of_streams.OWN_OUTPUT, who)
-    return Facts(
+    return LedgerFacts(
         (
             stream(
                 noise_law="on-grid",
@@ -100,18 +101,9 @@ def met_through_gymnasium(who: Claim) -> Facts:
     )
 
 
-def teacher(**changes: Any) -> Facts:
+def teacher(**changes: Any) -> LedgerFacts:
     """A teacher of Gaussian answers about shards of people."""
-    fields: dict[str, Any] = {
-        "name": "kartini",
-        "mechanism": GaussianPolicy(actions=3, noise_stddev=0.5),
-        "distance": TrainingShards(teachers=100),
-        "queries": 100,
-        "queries_per_student": 60,
-        "observation_size": 4,
-        "population": "real",
-    }
-    return Facts(answers=AnswerStatement(**(fields | changes)))
+    return LedgerFacts(answers=answers(**{"name": "kartini", "population": "real"} | changes))
 
 
 _LOGS = {
@@ -135,17 +127,19 @@ PREFIXES = StreamStatement.model_validate(
 
 _AGAIN = Returning(max_participations=2, min_separation=2)
 
-KINDS: dict[str, Facts] = {
+KINDS: dict[str, LedgerFacts] = {
     **{f"{name} of schema 1": facts_of(words) for name, words in SCHEMA_1["words"].items()},
-    "nothing charged": Facts(),
-    "people of a plan": Facts((stream(participation=_AGAIN),), sharing="planned"),
-    "people of an adaptive ledger": Facts((stream(participation=_AGAIN),), sharing="adaptive"),
-    "people who share a budget": Facts((stream(),), sharing="planned", limits=(2.0, 1e-6)),
-    "a selection of a plan": Facts(
+    "nothing charged": LedgerFacts(),
+    "people of a plan": LedgerFacts((stream(participation=_AGAIN),), sharing="planned"),
+    "people of an adaptive ledger": LedgerFacts(
+        (stream(participation=_AGAIN),), sharing="adaptive"
+    ),
+    "people who share a budget": LedgerFacts((stream(),), sharing="planned", limits=(2.0, 1e-6)),
+    "a selection of a plan": LedgerFacts(
         (stream(selection=Selection(mean=2.0, candidates=2)),), sharing="planned"
     ),
-    "people": Facts((stream(protects=(of_streams.POLICIES(),)),)),
-    "returning, correlated": Facts(
+    "people": LedgerFacts((stream(protects=(of_streams.POLICIES(),)),)),
+    "returning, correlated": LedgerFacts(
         (
             stream(
                 participation=Returning(max_participations=2, min_separation=2),
@@ -154,7 +148,7 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "noise in shares": Facts(
+    "noise in shares": LedgerFacts(
         (
             stream(
                 noise_law="on-grid",
@@ -168,8 +162,8 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "a fixed seed": Facts((stream(entropy="fixed-seed"),)),
-    "counters": Facts(
+    "a fixed seed": LedgerFacts((stream(entropy="fixed-seed"),)),
+    "counters": LedgerFacts(
         (
             stream(
                 population="simulated",
@@ -179,8 +173,8 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "a selection": Facts((stream(selection={"mean": 3.0, "candidates": 4}),)),
-    "DP-SGD over experts, sampled": Facts(
+    "a selection": LedgerFacts((stream(selection={"mean": 3.0, "candidates": 4}),)),
+    "DP-SGD over experts, sampled": LedgerFacts(
         (
             stream(
                 participation=Poisson(sampling_rate=0.1, population=100),
@@ -189,7 +183,7 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "DP-SGD on rewards": Facts(
+    "DP-SGD on rewards": LedgerFacts(
         (
             stream(
                 unit=Unit(kind="transition", adjacency="zero-out"),
@@ -200,7 +194,7 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "sums of rewards, correlated": Facts(
+    "sums of rewards, correlated": LedgerFacts(
         (
             stream(
                 unit=TRANSITION,
@@ -209,13 +203,13 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "a function that is asked": Facts(
+    "a function that is asked": LedgerFacts(
         (stream(**_FUNCTION, dimensions={"values": 2**40}),),
     ),
-    "functions of an earlier ledger": Facts(
+    "functions of an earlier ledger": LedgerFacts(
         (stream(**_FUNCTION | {"participation": _AGAIN, "dimensions": {"values": 2**40}}),) * 2
     ),
-    "logged rewards of one function": Facts(
+    "logged rewards of one function": LedgerFacts(
         (
             stream(
                 **{**_FUNCTION, "unit": Unit(kind="reward-function", adjacency="within-radius")},
@@ -223,13 +217,13 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "parts beside the policy": Facts(
+    "parts beside the policy": LedgerFacts(
         (stream(protects=(of_streams.POLICIES(), of_streams.PARTS(what="users' returns"))),)
     ),
-    "on the grid, settings checked": Facts(
+    "on the grid, settings checked": LedgerFacts(
         (stream().model_copy(update={"noise_law": "on-grid"}),), settings_checked=True
     ),
-    "correlated on the grid": Facts(
+    "correlated on the grid": LedgerFacts(
         (
             stream(
                 correlation=Correlation(kind="prefix-sum"), noise_rounding=1e-4, noise_law="on-grid"
@@ -238,7 +232,7 @@ KINDS: dict[str, Facts] = {
     ),
     "real people in Gymnasium": met_through_gymnasium(of_streams.NEW_PEOPLE),
     "real people whom Gymnasium is told": met_through_gymnasium(of_streams.MEETS_PERSON),
-    "people who are sampled": Facts(
+    "people who are sampled": LedgerFacts(
         (
             stream(
                 participation=Poisson(sampling_rate=0.1, population=100),
@@ -248,7 +242,7 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "votes of real experts": Facts(
+    "votes of real experts": LedgerFacts(
         (
             stream(
                 unit=EXPERT,
@@ -262,7 +256,7 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "ratings of completions": Facts(
+    "ratings of completions": LedgerFacts(
         (
             stream(
                 unit=Unit(kind="feedback", adjacency="zero-out"),
@@ -277,7 +271,7 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "logs of people": Facts(
+    "logs of people": LedgerFacts(
         (
             stream(
                 noise_law="on-grid",
@@ -288,7 +282,7 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "noisy steps about people's logs": Facts(
+    "noisy steps about people's logs": LedgerFacts(
         (
             stream(
                 noise_law="on-grid",
@@ -299,7 +293,7 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "blocks of people who rated items": Facts(
+    "blocks of people who rated items": LedgerFacts(
         (
             stream(
                 noise_law="on-grid",
@@ -317,7 +311,7 @@ KINDS: dict[str, Facts] = {
     ),
     "people who come one after the other": live_people(of_people.SEES_TRAJECTORIES),
     "updates of people's devices": live_people(of_people.SEES_UPDATES),
-    "values from a published log": Facts(
+    "values from a published log": LedgerFacts(
         (
             stream(
                 noise_law="on-grid",
@@ -335,7 +329,7 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "tables for values": Facts(
+    "tables for values": LedgerFacts(
         (
             stream(
                 noise_law="on-grid",
@@ -345,13 +339,13 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "a selection without times": Facts(
+    "a selection without times": LedgerFacts(
         (stream(selection={"mean": 3.0, "candidates": 4, "accounting": 2}, noise_law="on-grid"),)
     ),
-    "a function on the grid": Facts(
+    "a function on the grid": LedgerFacts(
         (stream(**_FUNCTION).model_copy(update={"noise_law": "on-grid"}),)
     ),
-    "a choice": Facts(
+    "a choice": LedgerFacts(
         (
             stream(
                 unit=Unit(kind="reward-function", adjacency="within-radius"),
@@ -367,11 +361,11 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "prefixes": Facts((PREFIXES,)),
-    "prefixes that say what they protect": Facts(
+    "prefixes": LedgerFacts((PREFIXES,)),
+    "prefixes that say what they protect": LedgerFacts(
         (PREFIXES.model_copy(update={"protects": (of_experts.PREFIXES(),)}),)
     ),
-    "prefixes, and DP-SGD in turns": Facts(
+    "prefixes, and DP-SGD in turns": LedgerFacts(
         (
             PREFIXES,
             stream(
@@ -382,7 +376,7 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "words of a stranger": Facts((stream(protects=("every state and action",)),)),
+    "words of a stranger": LedgerFacts((stream(protects=("every state and action",)),)),
     "a teacher of shards": teacher(),
     "a teacher of shards, on the grid": teacher(accounting=2),
     "a teacher of shards, on the grid, with a fixed seed": teacher(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import small
+from small import UNIT
 
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger import entries
@@ -15,29 +17,16 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.ledger.streams import LedgerStream
-from sotto.privacy.statements import Once, Part, Returning, StreamStatement
-from sotto.privacy.units import Unit
+from sotto.privacy.statements import Returning, StreamStatement
 
-UNIT = Unit(kind="trajectory", adjacency="zero-out")
 BUDGET = Budget(epsilon=50.0, delta=1e-6)
 OFTEN = Returning(max_participations=20, min_separation=1)
 
 
 def statement(z: float = 4.0, **changes: Any) -> StreamStatement:
     """A stream of real people with noise multiplier z."""
-    fields: dict[str, Any] = {
-        "name": "update",
-        "unit": UNIT,
-        "participation": Once(),
-        "parts": {"u": Part(clip_norm=1.0, noise_multiplier=z)},
-        "dimensions": {"u": 1},
-        "divisor": 1.0,
-        "horizon": 1000,
-        "population": "real",
-        "sampler_delta": 1e-30,
-        "noise_law": "on-grid",
-    }
-    return StreamStatement(**fields | changes)
+    fields = {"horizon": 1000, "population": "real", "noise_law": "on-grid"}
+    return small.statement(z, **fields | changes)
 
 
 def product(

@@ -24,10 +24,10 @@ from sotto.privacy.accounting.composition import (
     SampledGaussian,
     calibrate_noise_multiplier,
     compose,
-    gaussian_delta,
     gaussian_epsilon,
 )
 from sotto.privacy.accounting.curves import PrivacyCurve
+from sotto.privacy.accounting.gaussian import delta_of_shift
 
 DELTA = 1e-5
 
@@ -119,17 +119,17 @@ def test_gaussian_epsilon_is_exact_and_never_below_the_truth(log_z: float, log_d
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 1.0, 30.0, 1e3, 1e4])
 @pytest.mark.parametrize("deviations", [-3.0, 0.0, 0.5, 5.0, 20.0])
-def test_gaussian_delta_is_exact_for_every_epsilon(epsilon: float, deviations: float):
+def test_delta_of_a_shift_is_exact_for_every_epsilon(epsilon: float, deviations: float):
     # The shift at which the loss threshold lies `deviations` above the mean loss.
     mu = -deviations + math.sqrt(deviations**2 + 2 * epsilon)
     exact = exact_gaussian_delta(1 / mu, epsilon)
-    assert exact <= gaussian_delta(1 / mu, epsilon) <= exact * (1 + 1e-8)
+    assert exact <= delta_of_shift(mu, epsilon) <= exact * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("z", [0.01, 0.5, 1.0, 100.0, 1e6])
-def test_gaussian_delta_at_epsilon_zero(z: float):
+def test_delta_of_a_shift_at_epsilon_zero(z: float):
     exact = exact_gaussian_delta(z, 0.0)
-    assert exact <= gaussian_delta(z, 0.0) <= exact * (1 + 1e-8)
+    assert exact <= delta_of_shift(1 / z, 0.0) <= exact * (1 + 1e-8)
 
 
 def test_gaussian_epsilon_is_zero_where_delta_covers_the_release():

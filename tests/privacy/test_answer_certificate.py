@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pydantic_core import to_json
 from rich.console import Console
+from small import answers
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.answers.distances import (
@@ -20,32 +21,22 @@ from sotto.privacy.answers.distances import (
     TrainingShards,
 )
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.statement import AnswerStatement, Schedule
+from sotto.privacy.answers.statement import Schedule
 from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import Certificate, derive, render, verify
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
+from sotto.privacy.mechanisms.policies import Dirichlet, TruncatedDirichlet
 from sotto.privacy.statements import Gap
 from sotto.privacy.units import Unit
 
 NO_TARGET = Budget(epsilon=math.inf, delta=1e-5)
-GAUSSIAN = GaussianPolicy(actions=3, noise_stddev=0.5)
 
 
-def ledger_of(path: Path, answers: dict[str, int], **changes: Any) -> AnswerLedger:
-    fields: dict[str, Any] = {
-        "name": "kartini",
-        "mechanism": GAUSSIAN,
-        "distance": TrainingShards(teachers=100),
-        "queries": 100,
-        "queries_per_student": 60,
-        "observation_size": 4,
-        "population": "simulated",
-    }
-    statement = AnswerStatement(**(fields | changes))
+def ledger_of(path: Path, asked: dict[str, int], **changes: Any) -> AnswerLedger:
+    statement = answers(**{"name": "kartini"} | changes)
     ledger = AnswerLedger.create(path, "run-a", statement=statement, budget=NO_TARGET)
-    for name, rows in answers.items():
+    for name, rows in asked.items():
         ledger.add_student(name)
         if rows:
             ledger.answer(name, rows, noisy, idempotency_key="k")

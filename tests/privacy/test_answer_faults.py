@@ -16,40 +16,26 @@ import pytest
 import sqlalchemy as sa
 from answer_replica import DIGEST, noisy, rows_of
 from nursery import Nursery, wait_for
+from small import answers
 
-from sotto.privacy.answers.distances import TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.policies import GaussianPolicy
 
-STATEMENT = AnswerStatement(
-    name="teacher",
-    mechanism=GaussianPolicy(actions=3, noise_stddev=0.5),
-    distance=TrainingShards(teachers=100),
-    queries=601,
-    queries_per_student=420,
-    observation_size=4,
-    population="simulated",
-)
+STATEMENT = answers(queries=601, queries_per_student=420)
 LIMITS = {"ann": 420, "bob": 241}  # together more than the teacher answers
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Yields a database with a teacher and two students."""
-    if request.param == "sqlite":
-        place = str(tmp_path / "answers.sqlite")
-    else:
-        place = request.getfixturevalue("postgresql_url")
+@pytest.fixture
+def where(where: str) -> str:
+    """A database with a teacher and two students."""
     budget = Budget(epsilon=math.inf, delta=1e-5)
-    ledger = AnswerLedger.create(place, statement=STATEMENT, budget=budget)
+    ledger = AnswerLedger.create(where, statement=STATEMENT, budget=budget)
     for name, queries in LIMITS.items():
         ledger.add_student(name, queries)
     ledger.close()
-    return place
+    return where
 
 
 class Replicas(Nursery):

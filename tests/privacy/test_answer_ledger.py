@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from small import UNIT, answers
 
 from sotto.privacy.accounting.composition import compose, gaussian_epsilon
 from sotto.privacy.answers.digests import DigestKey, RequestDigest
-from sotto.privacy.answers.distances import TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.statement import AnswerStatement, Schedule
+from sotto.privacy.answers.statement import Schedule
 from sotto.privacy.errors import (
     BudgetExceeded,
     IdempotencyConflict,
@@ -32,37 +32,13 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy
 from sotto.privacy.statements import Gap
-from sotto.privacy.units import Unit
 
 NO_TARGET = Budget(epsilon=math.inf, delta=1e-5)
-MECHANISM = GaussianPolicy(actions=3, noise_stddev=0.5)
-
-
-def statement(**changes: Any) -> AnswerStatement:
-    fields: dict[str, Any] = {
-        "name": "teacher",
-        "mechanism": MECHANISM,
-        "distance": TrainingShards(teachers=100),
-        "queries": 100,
-        "queries_per_student": 60,
-        "observation_size": 4,
-        "population": "simulated",
-    }
-    return AnswerStatement(**(fields | changes))
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Yields an empty database."""
-    if request.param == "sqlite":
-        return str(tmp_path / "answers.sqlite")
-    url: str = request.getfixturevalue("postgresql_url")
-    return url
 
 
 @pytest.fixture
 def ledger(where: str) -> AnswerLedger:
-    return AnswerLedger.create(where, "run-a", statement=statement(), budget=NO_TARGET)
+    return AnswerLedger.create(where, "run-a", statement=answers(), budget=NO_TARGET)
 
 
 def digest(request: str) -> RequestDigest:
@@ -112,7 +88,7 @@ def test_an_answer_is_charged_and_returned(ledger: AnswerLedger, where: str) -> 
     (ann,) = again.students()
     assert (ann.name, ann.queries, ann.answered, ann.revoked) == ("ann", 60, 5, False)
     assert again.remaining("ann") == 55
-    assert (again.statement, again.budget) == (statement(), NO_TARGET)
+    assert (again.statement, again.budget) == (answers(), NO_TARGET)
     assert (again.run_id, again.created) == ("run-a", ledger.created)
     ledger.verify()
     assert again.head_hash == ledger.head_hash
@@ -120,7 +96,7 @@ def test_an_answer_is_charged_and_returned(ledger: AnswerLedger, where: str) -> 
 
 
 def test_levels_follow_the_students_own_count(where: str) -> None:
-    vanishing = statement(
+    vanishing = answers(
         mechanism=Dirichlet(actions=3, concentration=5, floor=0.2),
         schedule=Schedule(kind="vanishing", coefficient=0.1, queries_per_rollout=3, rollouts=4),
         queries_per_student=12,
@@ -160,7 +136,7 @@ def test_the_database_holds_no_policy_and_no_token(ledger: AnswerLedger) -> None
     token = ledger.add_student("ann")
     true = np.array([[0.123456789, 0.2, 0.676543211]])
     generator = np.random.default_rng(0)
-    ledger.answer("ann", 1, lambda levels: statement().randomize(true, levels, generator))
+    ledger.answer("ann", 1, lambda levels: answers().randomize(true, levels, generator))
     held = everything(ledger)
     assert token not in held
     assert hashlib.sha256(token.encode()).hexdigest() in held
@@ -170,7 +146,7 @@ def test_the_database_holds_no_policy_and_no_token(ledger: AnswerLedger) -> None
 
 def test_sqlite_syncs_before_it_returns(tmp_path: Path) -> None:
     path = tmp_path / "answers"
-    ledger = AnswerLedger.create(path, statement=statement(), budget=NO_TARGET)
+    ledger = AnswerLedger.create(path, statement=answers(), budget=NO_TARGET)
     with ledger._engine.begin() as connection:
         settings = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -180,7 +156,7 @@ def test_sqlite_syncs_before_it_returns(tmp_path: Path) -> None:
 
 
 def test_a_charge_is_quick_however_long_the_history(where: str) -> None:
-    many = statement(queries=10**6, queries_per_student=10**6)
+    many = answers(queries=10**6, queries_per_student=10**6)
     ledger = AnswerLedger.create(where, statement=many, budget=NO_TARGET)
     ledger.add_student("ann")
     times = []
@@ -305,7 +281,7 @@ def test_a_budget_that_does_not_cover_the_plan_is_refused(
     path = tmp_path / "answers.sqlite"
     with pytest.raises(BudgetExceeded, match=words):
         AnswerLedger.create(
-            path, statement=statement(**changes), budget=Budget(epsilon=budget, delta=1e-5)
+            path, statement=answers(**changes), budget=Budget(epsilon=budget, delta=1e-5)
         )
     assert not path.exists()
 
@@ -313,7 +289,7 @@ def test_a_budget_that_does_not_cover_the_plan_is_refused(
 def test_a_vacuous_delta_is_refused(tmp_path: Path) -> None:
     budget = Budget(epsilon=math.inf, delta=0.01)
     with pytest.raises(BudgetExceeded, match="vacuous for 100 shards or more people"):
-        AnswerLedger.create(tmp_path / "answers", statement=statement(), budget=budget)
+        AnswerLedger.create(tmp_path / "answers", statement=answers(), budget=budget)
 
 
 def test_all_answers_are_charged_from_the_first_one_on(ledger: AnswerLedger) -> None:
@@ -434,7 +410,7 @@ def test_a_ledger_locked_by_another_is_not_waited_for(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.1)
-    ledger = AnswerLedger.create(where, statement=statement(), budget=NO_TARGET)
+    ledger = AnswerLedger.create(where, statement=answers(), budget=NO_TARGET)
     other = AnswerLedger.open(where)
     token = ledger.add_student("ann")
 
@@ -455,8 +431,7 @@ def test_a_ledger_locked_by_another_is_not_waited_for(
 def test_a_training_run_is_no_teacher_and_no_teacher_a_training_run(
     ledger: AnswerLedger, where: str
 ) -> None:
-    unit = Unit(kind="trajectory", adjacency="zero-out")
-    Ledger.create(where, "training", unit=unit, budget=NO_TARGET)
+    Ledger.create(where, "training", unit=UNIT, budget=NO_TARGET)
     with pytest.raises(LedgerMismatch, match="open it as a `Ledger`"):
         AnswerLedger.open(where, "training")
     with pytest.raises(LedgerCorrupt, match="format answers-1"):
@@ -464,7 +439,7 @@ def test_a_training_run_is_no_teacher_and_no_teacher_a_training_run(
     with pytest.raises(LedgerMismatch, match="say which run"):
         AnswerLedger.open(where)
     with pytest.raises(LedgerMismatch, match="has a ledger already"):
-        AnswerLedger.create(where, "training", statement=statement(), budget=NO_TARGET)
+        AnswerLedger.create(where, "training", statement=answers(), budget=NO_TARGET)
 
 
 @pytest.mark.parametrize(
@@ -560,7 +535,7 @@ def test_errors_say_nothing_secret(ledger: AnswerLedger, where: str) -> None:
 
 
 def test_a_delta_below_what_the_noise_sampler_leaves_out_is_refused(tmp_path: Path) -> None:
-    gaussian = statement(mechanism=GaussianPolicy(actions=3, noise_stddev=2.0))
+    gaussian = answers(mechanism=GaussianPolicy(actions=3, noise_stddev=2.0))
     budget = Budget(epsilon=1e3, delta=1e-24)
     with pytest.raises(BudgetExceeded, match="finer than the noise sampler's precision"):
         AnswerLedger.create(tmp_path / "ledger", statement=gaussian, budget=budget)

@@ -1,10 +1,12 @@
 """The statement of a teacher: levels known in advance, noise at those levels, and its cost."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import small
 from pydantic import TypeAdapter, ValidationError
 
 from sotto.privacy.accounting.composition import compose
@@ -17,7 +19,7 @@ from sotto.privacy.answers.distances import (
     TrainingShards,
 )
 from sotto.privacy.answers.statement import AnswerStatement, Schedule
-from sotto.privacy.claims import Facts, said
+from sotto.privacy.claims import LedgerFacts, said
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.statements import Gap
@@ -29,17 +31,12 @@ TRUNCATED = TruncatedDirichlet.sized(actions=6, concentration=1.0, floor=0.1, th
 GAUSSIAN = GaussianPolicy(actions=6, noise_stddev=0.2)
 
 
-def statement(**changes: Any) -> AnswerStatement:
-    fields: dict[str, Any] = {
-        "name": "teacher",
-        "mechanism": DIRICHLET,
-        "distance": TrainingShards(teachers=500),
-        "queries": 100,
-        "queries_per_student": 40,
-        "observation_size": 4,
-        "population": "simulated",
-    }
-    return AnswerStatement(**(fields | changes))
+statement = partial(
+    small.answers,
+    mechanism=DIRICHLET,
+    distance=TrainingShards(teachers=500),
+    queries_per_student=40,
+)
 
 
 def test_what_was_stated_before_l1_distances_counted_keeps_its_cost() -> None:
@@ -259,7 +256,7 @@ def test_what_is_protected_is_said(distance: Any, words: str, claims_training: b
     assert TypeAdapter(Distance).validate_json(distance.model_dump_json()) == distance
     one = statement(distance=distance)
     assert words in one.unit_sentence
-    told = said(Facts(answers=one))
+    told = said(LedgerFacts(answers=one))
     lines = [line.sentence for line in told if "claim about training data" in line.sentence]
     assert len(lines) == (0 if claims_training else 1)
     # A whole teacher contains its training data, so no sentence may deny their protection.

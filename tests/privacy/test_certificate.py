@@ -4,10 +4,12 @@ import json
 import math
 import shutil
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 from pydantic_core import to_json
 from rich.console import Console
 from scipy import stats
@@ -22,8 +24,6 @@ from sotto.privacy.statements import (
     Assumption,
     Gap,
     NoiseShares,
-    Once,
-    Part,
     Poisson,
     Returning,
     ShareOfNoise,
@@ -31,29 +31,19 @@ from sotto.privacy.statements import (
 )
 from sotto.privacy.units import Unit
 
-UNIT = Unit(kind="trajectory", adjacency="zero-out")
 NO_TARGET = Budget(epsilon=math.inf, delta=1e-5)
 
 
-def statement(noise_multiplier: float = 3.0, **changes: Any) -> StreamStatement:
-    fields: dict[str, Any] = {
-        "name": "policy update",
-        "unit": UNIT,
-        "participation": Once(),
-        "parts": {"policy": Part(clip_norm=0.5, noise_multiplier=noise_multiplier)},
-        "dimensions": {"policy": 10},
-        "divisor": 4.0,
-        "horizon": 20,
-        "population": "simulated",
-        "sampler_delta": 1e-30,
-        "protects": ("Every state, action and reward.",),
-        "assumptions": (Assumption(statement="A.", enforced_by="user", how="B."),),
-    }
-    return StreamStatement(**(fields | changes))
+statement = partial(
+    small.statement,
+    name="policy update",
+    protects=("Every state, action and reward.",),
+    assumptions=(Assumption(statement="A.", enforced_by="user", how="B."),),
+)
 
 
 def ledger_of(path: Path, *statements: StreamStatement, run_id: str = "run-a") -> Ledger:
-    unit = statements[0].unit if statements else UNIT
+    unit = statements[0].unit if statements else small.UNIT
     ledger = Ledger.create(path, run_id, unit=unit, budget=NO_TARGET)
     for one in statements:
         start = ledger.next_person
@@ -73,7 +63,7 @@ def test_a_certificate_says_what_the_ledger_holds(tmp_path: Path) -> None:
     certificate = derive(ledger)
     assert certificate.status == "proved"
     assert certificate.epsilon == pytest.approx(1.27, abs=0.005)  # docs/privacy.md, section 1
-    assert certificate.unit_sentence == UNIT.sentence()
+    assert certificate.unit_sentence == small.UNIT.sentence()
     assert certificate.persons == 8
     assert certificate.head_hash == ledger.head_hash
     (stream,) = certificate.streams
@@ -108,7 +98,7 @@ def test_words_that_sotto_does_not_know_stand_apart(tmp_path: Path) -> None:
 def test_a_withheld_time_is_not_printed_as_a_date(tmp_path: Path) -> None:
     def made(name: str, created: str | None) -> str:
         ledger = Ledger.create(
-            tmp_path / name, "run-a", unit=UNIT, budget=NO_TARGET, created=created
+            tmp_path / name, "run-a", unit=small.UNIT, budget=NO_TARGET, created=created
         )
         return text_of(derive(ledger))
 
@@ -178,7 +168,7 @@ def test_status(tmp_path: Path, changes: dict[str, Any], status: str, words: str
 
 
 def test_nothing_released_is_no_guarantee(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "ledger", unit=UNIT, budget=NO_TARGET)
+    ledger = Ledger.create(tmp_path / "ledger", unit=small.UNIT, budget=NO_TARGET)
     ledger.open_stream(statement(gaps=(Gap(name="critic", why="no noise"),)))
     certificate = derive(ledger)
     assert certificate.status == "none"
@@ -228,7 +218,7 @@ def test_replace_one_costs_what_half_the_noise_costs(tmp_path: Path) -> None:
 
 
 def test_several_streams_of_several_kinds(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "ledger", unit=UNIT, budget=NO_TARGET)
+    ledger = Ledger.create(tmp_path / "ledger", unit=small.UNIT, budget=NO_TARGET)
     sampled = Poisson(sampling_rate=0.01, population=100)
     first = ledger.open_stream(statement(1.0, participation=sampled))
     returning = Returning(max_participations=2, min_separation=1)

@@ -11,7 +11,7 @@ from sotto.privacy.claims import (
     BROUGHT,
     EARLIER,
     PRESENT,
-    Facts,
+    LedgerFacts,
     Quoted,
     Reference,
     by_name,
@@ -33,50 +33,50 @@ EXPECTED = {
     "dppg of schema 1": """
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.correlated@3
-        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 noise.correlated@3
+        people.settings@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "dppg-paper of schema 1": """
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 people.settings@3
-        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 people.settings@3
+        ledger.enrolment@5 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
         population.simulated@3
     """,
     "q-iterations of schema 1": """
         rewards.whole-function functional-q.visits functional-q.curve@2
         rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
-        functional-q.reward-free@2 ledger.charged@3 noise.fresh@2
+        functional-q.reward-free@2 ledger.charged@4 noise.fresh@2
         functional-q.one-function@2 functions.sensitivity@2 rewards.settings@3
-        rewards.kept@2 noise.random@3 noise.scaled@2 general.timing@2
+        rewards.kept@3 noise.random@3 noise.scaled@2 general.timing@2
         population.simulated@3
     """,
     "q-paper of schema 1": """
         functional-q.visits functional-q.curve@2 rewards.other-runs@2
-        general.side-channels@2 ledger.charged@3 functional-q.one-function@2
-        rewards.settings@3 rewards.kept@2 noise.random@3 general.timing@2
+        general.side-channels@2 ledger.charged@4 functional-q.one-function@2
+        rewards.settings@3 rewards.kept@3 noise.random@3 general.timing@2
         population.simulated@3
     """,
     "q-vector of schema 1": """
         rewards.one functional-q.visits functional-q.curve@2 rewards.other-runs@2
-        general.side-channels@2 functional-q.reward-free@2 ledger.charged@3
-        door.contributed@2 gaussian.rounded@2 noise.fresh@2 rewards.settings@3
-        rewards.kept@2 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
+        general.side-channels@2 functional-q.reward-free@2 ledger.charged@4
+        door.contributed@3 gaussian.rounded@2 noise.fresh@2 rewards.settings@3
+        rewards.kept@3 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
         population.simulated@3
     """,
     "votes of schema 1": """
         votes.experts-policy@3 votes.released@3 votes.how-many votes.most-experts
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 votes.own-experts
-        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 votes.own-experts
+        people.settings@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "clones of schema 1": """
         votes.clones-log@3 votes.released@3 votes.how-many votes.most-experts
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        votes.own-clones@3 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        votes.own-clones@3 ledger.counted@3 door.contributed@3 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "service of schema 1": """
@@ -88,273 +88,273 @@ EXPECTED = {
     """,
     "people of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
-        ledger.planned@2 door.contributed@2 gaussian.rounded@2 stream.settings@2
-        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.planned@2 door.contributed@3 gaussian.rounded@2 stream.settings@2
+        ledger.enrolment@5 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "people of an adaptive ledger": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
-        ledger.filtered door.contributed@2 gaussian.rounded@2 stream.settings@2
-        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.filtered door.contributed@3 gaussian.rounded@2 stream.settings@2
+        ledger.enrolment@5 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "people who share a budget": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
-        ledger.shared-budget door.contributed@2 gaussian.rounded@2 stream.settings@2
-        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.shared-budget@2 door.contributed@3 gaussian.rounded@2 stream.settings@2
+        ledger.enrolment@5 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "a selection of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
-        door.contributed@2 gaussian.rounded@2 selection.best-only@2 stream.candidates
-        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        door.contributed@3 gaussian.rounded@2 selection.best-only@2 stream.candidates
+        ledger.enrolment@5 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         selection.how-long@3 general.timing@2
     """,
     "nothing charged": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 people.settings@3
-        ledger.enrolment@4 noise.random@3 general.timing@2
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 people.settings@3
+        ledger.enrolment@5 noise.random@3 general.timing@2
     """,
     "people": """
         dppg.policies@3 general.what-is-true-of-all@2 general.other-runs@2
-        general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        general.side-channels@2 ledger.counted@3 door.contributed@3 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "returning, correlated": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.correlated@3
-        dppg.no-memory@2 people.settings@3 ledger.enrolment@4 noise.random@3
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 noise.correlated@3
+        dppg.no-memory@2 people.settings@3 ledger.enrolment@5 noise.random@3
         noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "a fixed seed": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 people.settings@3
-        ledger.enrolment@4 door.unchanged@2 runs.failure@2
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 people.settings@3
+        ledger.enrolment@5 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "noise in shares": """
         shares.server@2 shares.everybody@2 shares.malicious-server shares.took-part
         shares.poison general.what-is-true-of-all@2 general.other-runs@2
-        general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        shares.law shares.enough people.settings@3 ledger.enrolment@4
+        general.side-channels@2 ledger.counted@3 door.contributed@3 gaussian.rounded@2
+        shares.law shares.enough people.settings@3 ledger.enrolment@5
         shares.honest-devices@2 shares.masks@2 noise.random@3 door.unchanged@2
         runs.failure@2 general.timing@2
     """,
     "counters": """
         ucb.counters@3 ucb.local-counters@2 ucb.own-actions@2 ucb.in-common@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.correlated@3
-        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 noise.correlated@3
+        people.settings@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "values from a published log": """
         evaluation.values evaluation.learnt evaluation.published
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
-        noise.law@2 evaluation.ids evaluation.columns evaluation.chosen@2
-        evaluation.source evaluation.licence people.settings@3 ledger.enrolment@4
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
+        noise.law@2 evaluation.ids evaluation.columns evaluation.chosen@3
+        evaluation.source evaluation.licence people.settings@3 ledger.enrolment@5
         noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "tables for values": """
         evaluation.values
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
-        noise.law@2 evaluation.chosen@2 evaluation.cells people.settings@3 ledger.enrolment@4
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
+        noise.law@2 evaluation.chosen@3 evaluation.cells people.settings@3 ledger.enrolment@5
         noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "a selection": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 selection.best-only@2
-        people.candidates@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 selection.best-only@2
+        people.candidates@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2 selection.how-long@3 general.timing@2
     """,
     "DP-SGD over experts, sampled": """
         dp-sgd.logged dp-sgd.slots@3 general.what-is-true-of-all@2 general.other-runs@2
-        general.side-channels@2 ledger.counted@3 door.contributed@2 factored.rounded@2
+        general.side-channels@2 ledger.counted@3 door.contributed@3 factored.rounded@2
         draws.secret dp-sgd.own-logs@2 releases.pool@2 people.settings@3
-        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.enrolment@5 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "DP-SGD on rewards": """
         dp-sgd.zeroed@2 rewards.other-runs@2 general.side-channels@2
-        functional-q.reward-free@2 ledger.charged@3 door.contributed@2
-        factored.rounded@2 noise.fresh@2 draws.secret rewards.settings@3 rewards.kept@2
+        functional-q.reward-free@2 ledger.charged@4 door.contributed@3
+        factored.rounded@2 noise.fresh@2 draws.secret rewards.settings@3 rewards.kept@3
         noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "sums of rewards, correlated": """
-        rewards.one rewards.other-runs@2 general.side-channels@2 ledger.charged@3
-        door.contributed@2 gaussian.rounded@2 noise.correlated@3 rewards.settings@3
-        rewards.kept@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        rewards.one rewards.other-runs@2 general.side-channels@2 ledger.charged@4
+        door.contributed@3 gaussian.rounded@2 noise.correlated@3 rewards.settings@3
+        rewards.kept@3 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "a function that is asked": """
         rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
-        ledger.charged@3 noise.fresh@2 functions.one-answer@2 functions.sensitivity@2
-        rewards.settings@3 rewards.kept@2 noise.random@3 noise.scaled@2 runs.failure@2
+        ledger.charged@4 noise.fresh@2 functions.one-answer@3 functions.sensitivity@2
+        rewards.settings@3 rewards.kept@3 noise.random@3 noise.scaled@2 runs.failure@2
         general.timing@2
     """,
     "functions of an earlier ledger": """
         rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
-        ledger.charged@3 noise.fresh@2 functions.one-answer@2 functions.sensitivity@2
-        rewards.settings@3 rewards.streams rewards.kept@2 noise.random@3 noise.scaled@2
+        ledger.charged@4 noise.fresh@2 functions.one-answer@3 functions.sensitivity@2
+        rewards.settings@3 rewards.streams rewards.kept@3 noise.random@3 noise.scaled@2
         runs.failure@2
         general.timing@2
     """,
     "logged rewards of one function": """
         rewards.logged-function rewards.other-runs@2 noise.scaled-values@2
-        general.side-channels@2 ledger.charged@3 noise.fresh@2 functions.sensitivity@2
-        rewards.settings@3 rewards.kept@2 noise.random@3 noise.scaled@2 runs.failure@2
+        general.side-channels@2 ledger.charged@4 noise.fresh@2 functions.sensitivity@2
+        rewards.settings@3 rewards.kept@3 noise.random@3 noise.scaled@2 runs.failure@2
         general.timing@2
     """,
     "parts beside the policy": """
         dppg.policies@3 dppg.parts@3 general.what-is-true-of-all@2 general.other-runs@2
-        general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        general.side-channels@2 ledger.counted@3 door.contributed@3 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "on the grid, settings checked": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
-        noise.law@2 people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
+        noise.law@2 people.settings@3 ledger.enrolment@5 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
     "correlated on the grid": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.law@2
-        noise.correlated@3 noise.rounded@2 people.settings@3 ledger.enrolment@4
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 noise.law@2
+        noise.correlated@3 noise.rounded@2 people.settings@3 ledger.enrolment@5
         noise.random@3 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "real people in Gymnasium": """
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        dppg.unseen@2 ledger.counted@3 door.contributed@2 door.compiled@2
+        dppg.unseen@2 ledger.counted@3 door.contributed@3 door.compiled@2
         gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
-        dppg.new-people people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
+        dppg.new-people people.settings@3 ledger.enrolment@5 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
     "real people whom Gymnasium is told": """
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        dppg.unseen@2 ledger.counted@3 door.contributed@2 door.compiled@2
+        dppg.unseen@2 ledger.counted@3 door.contributed@3 door.compiled@2
         gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
-        dppg.meets-person people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
+        dppg.meets-person people.settings@3 ledger.enrolment@5 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
     "people who are sampled": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2
+        ledger.counted@3 door.contributed@3 door.compiled@2
         gaussian.rounded@2 noise.law@2 draws.secret sampling.places
-        people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
+        people.settings@3 ledger.enrolment@5 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
     "votes of real experts": """
         votes.experts-policy@3 votes.released@3
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2
+        ledger.counted@3 door.contributed@3 door.compiled@2
         gaussian.rounded@2 noise.law@2 votes.own-experts votes.public-world
-        people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
+        people.settings@3 ledger.enrolment@5 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
     "ratings of completions": """
         language.tuned language.patterns language.while-asked
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
         noise.law@2 language.public-model language.own-completions@2 people.settings@3
-        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "logs of people": """
         logs.learned logs.patterns
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
         noise.law@2 logs.one-person logs.settings people.settings@3
-        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "noisy steps about people's logs": """
         logs.steps logs.patterns
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
         noise.law@2 logs.one-person logs.settings people.settings@3
-        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "blocks of people who rated items": """
         logs.joint logs.patterns logs.own-offers@2 general.what-is-true-of-all@2
-        general.other-runs@2 general.side-channels@2 ledger.counted@3 door.contributed@2
+        general.other-runs@2 general.side-channels@2 ledger.counted@3 door.contributed@3
         door.compiled@2 gaussian.rounded@2 noise.law@2 noise.correlated@3 evaluation.ids
-        evaluation.columns logs.settings people.settings@3 ledger.enrolment@4 noise.random@3
+        evaluation.columns logs.settings people.settings@3 ledger.enrolment@5 noise.random@3
         door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "people who come one after the other": """
         people.joint dppg.policies@3 dppg.patterns@2 people.sees-trajectories people.participation
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
         noise.law@2 people.own-world people.one-token people.settings@3
-        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "updates of people's devices": """
         people.joint dppg.policies@3 dppg.patterns@2 people.sees-updates people.participation
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
         noise.law@2 people.own-world people.one-token people.settings@3
-        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "a selection without times": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.law@2
-        selection.best-only@2 selection.no-times people.candidates@3 ledger.enrolment@4
+        ledger.counted@3 door.contributed@3 gaussian.rounded@2 noise.law@2
+        selection.best-only@2 selection.no-times people.candidates@3 ledger.enrolment@5
         noise.random@3 door.unchanged@2 runs.failure@2 selection.how-long@3
         general.timing@2
     """,
     "a function on the grid": """
-        rewards.other-runs@2 general.side-channels@2 ledger.charged@3
+        rewards.other-runs@2 general.side-channels@2 ledger.charged@4
         functions.rounded@3 noise.law@2 noise.fresh@2 functions.sensitivity@2
-        rewards.settings@3 rewards.kept@2 functions.clipped@2 noise.random@3
+        rewards.settings@3 rewards.kept@3 functions.clipped@2 noise.random@3
         runs.failure@2
         general.timing@2
     """,
     "a choice": """
         rewards.other-runs@2 general.side-channels@2 functional-q.candidates
-        choice.noisy-maximum ledger.charged@3 noise.law@2 noise.fresh@2 rewards.settings@3
-        rewards.kept@2 noise.random@3 runs.failure@2 general.timing@2
+        choice.noisy-maximum ledger.charged@4 noise.law@2 noise.fresh@2 rewards.settings@3
+        rewards.kept@3 noise.random@3 runs.failure@2 general.timing@2
     """,
     "prefixes": """
         prefixes.in-the-clear@2 prefixes.beyond-actions@2 general.what-is-true-of-all@2
         general.other-runs@2 general.side-channels@2 ledger.counted@3 noise.law@2
         prefixes.fresh@2 prefixes.one-action@3 prefixes.silent@2 people.settings@3
-        ledger.enrolment@4 prefixes.one-world@2 prefixes.own-data noise.random@3
+        ledger.enrolment@5 prefixes.one-world@2 prefixes.own-data noise.random@3
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "prefixes that say what they protect": """
         prefixes.policy prefixes.in-the-clear@2 prefixes.beyond-actions@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 noise.law@2 prefixes.fresh@2 prefixes.one-action@3
-        prefixes.silent@2 people.settings@3 ledger.enrolment@4 prefixes.one-world@2
+        prefixes.silent@2 people.settings@3 ledger.enrolment@5 prefixes.one-world@2
         prefixes.own-data noise.random@3 door.unchanged@2 general.timing@2
         population.simulated@3
     """,
     "prefixes, and DP-SGD in turns": """
         dp-sgd.logged dp-sgd.slots@3 prefixes.in-the-clear@2 prefixes.beyond-actions@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@3 door.contributed@2 factored.rounded@2 noise.correlated@3
+        ledger.counted@3 door.contributed@3 factored.rounded@2 noise.correlated@3
         prefixes.fresh@2 prefixes.one-action@3 prefixes.silent@2 dp-sgd.own-logs@2
-        releases.pool@2 people.settings@3 ledger.enrolment@4 prefixes.one-world@2
+        releases.pool@2 people.settings@3 ledger.enrolment@5 prefixes.one-world@2
         prefixes.own-data noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2 population.simulated@3
     """,
     "words of a stranger": """
         quoted general.what-is-true-of-all@2 general.other-runs@2
-        general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
+        general.side-channels@2 ledger.counted@3 door.contributed@3 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@5 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2
         general.timing@2
     """,
@@ -433,7 +433,9 @@ _PLANNED = "ledger.planned@2"
 
 def test_streams_about_rewards_are_planned_for_rewards() -> None:
     again = KINDS["functions of an earlier ledger"].streams
-    (rewards,) = (one for one in said(Facts(again, sharing="planned")) if _name(one) == _PLANNED)
+    (rewards,) = (
+        one for one in said(LedgerFacts(again, sharing="planned")) if _name(one) == _PLANNED
+    )
     assert rewards.sentence.startswith("All streams that may be about the same rewards are opened")
     assert "people" not in rewards.sentence
     (people,) = (one for one in said(KINDS["people of a plan"]) if _name(one) == _PLANNED)
@@ -557,7 +559,7 @@ def test_a_stream_is_the_same_under_earlier_words_and_no_other() -> None:
 def test_words_of_a_stranger_are_quoted() -> None:
     own = Assumption(statement="A.", enforced_by="user", how="B.")
     one = stream(protects=("All.",), assumptions=(own,))
-    quoted = [line for line in said(Facts((one,))) if isinstance(line, Quoted)]
+    quoted = [line for line in said(LedgerFacts((one,))) if isinstance(line, Quoted)]
     assert [(line.section, line.sentence, line.how) for line in quoted] == [
         ("protects", "All.", ""),
         ("user", "A.", "B."),

@@ -27,7 +27,7 @@ from sotto.privacy.described.bounds import proved
 from sotto.privacy.described.description import Description
 from sotto.privacy.errors import PrivacyError
 from sotto.runs.printed.files import html
-from sotto.runs.printed.page import page_of_finding
+from sotto.runs.printed.page import page_of_verification
 
 ROOT = Path(__file__).parents[2]
 PLAIN: dict[str, Any] = {
@@ -221,7 +221,7 @@ def test_a_person_without_poisson_sampling_has_no_group_privacy(
     assert "All of these records may be in one step, so its noise counts 3 times less." in words
     assert {"claim": "described.person", "version": 2, "numbers": {"records": "3"}} in c["claims"]
     assert verify_file(certificate).corrections == ()
-    page = html(page_of_finding(verify_file(certificate), certificate)).decode()
+    page = html(page_of_verification(verify_file(certificate), certificate)).decode()
     assert "for up to 3 records<" in page
     given = certificate.with_name("given.json")
     capsys.readouterr()
@@ -261,7 +261,7 @@ def test_a_signature_is_written_and_checked(tmp_path: Path) -> None:
 
 
 def test_the_page_says_in_large_that_it_was_described(certificate: Path) -> None:
-    page = page_of_finding(verify_file(certificate), certificate)
+    page = page_of_verification(verify_file(certificate), certificate)
     assert page.verdict == "TRUE: DESCRIBED, NOT RECORDED"
     assert not page.good
     assert any("No ledger recorded this training" in one for one in page.reasons)
@@ -270,7 +270,7 @@ def test_the_page_says_in_large_that_it_was_described(certificate: Path) -> None
         out = certificate.with_name("page.pdf")
         assert main(["verify", str(certificate), "--page", str(out)]) == 0
         assert out.read_bytes().startswith(b"%PDF")
-    false = page_of_finding(verify_file(changed(certificate, WRONG["epsilon"])), certificate)
+    false = page_of_verification(verify_file(changed(certificate, WRONG["epsilon"])), certificate)
     assert false.verdict == "FALSE"
 
 

@@ -14,7 +14,7 @@ from sotto.privacy.answers.distances import (
     TrainingShards,
 )
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.claims import Facts, said
+from sotto.privacy.claims import LedgerFacts, said
 from sotto.privacy.mechanisms.dirichlet.simplex import as_policies, restrict
 from sotto.privacy.mechanisms.policies import GaussianPolicy
 
@@ -93,7 +93,7 @@ def test_training_data_are_claimed_only_where_they_are_protected(distance) -> No
         observation_size=1,
         population="real",
     )
-    told = said(Facts(answers=statement))
+    told = said(LedgerFacts(answers=statement))
     distances = [one for one in told if one.claim.startswith("distance")]
     claims = " ".join(one.sentence for one in distances if one.section == "protects")
     refused = " ".join(

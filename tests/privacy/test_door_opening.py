@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from jaxtyping import Array
+from small import GAP, HORIZON, QUIET, SLOTS, UNITS, D, keys, newcomers
 
 from sotto.privacy.claims.streams import POOL
 from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerMismatch
@@ -20,27 +21,13 @@ from sotto.privacy.release.declaration import grids, noise_scales
 from sotto.privacy.release.factored import Factored
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
-from sotto.privacy.statements import Correlation, Gap, Once, Part, Poisson, Returning
-from sotto.privacy.units import REWARD_FUNCTION, Adjacency, Unit
+from sotto.privacy.statements import Correlation, Once, Poisson, Returning
+from sotto.privacy.units import REWARD_FUNCTION
 
 MakeLedgers = Callable[..., list[Ledger]]
 
-UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
-GAP = Gap(name="a gap", why="for the test")
-SLOTS, HORIZON, D = 4, 5, 3
-QUIET = 1e-6
 PREFIX = Correlation(kind="prefix-sum")
-UNITS = np.zeros((SLOTS, D), np.float32)
 SAMPLED = Poisson(sampling_rate=0.5, population=SLOTS)
-
-
-def own_data(state: Any, unit: Array, key: Array) -> Any:
-    return {"u": unit}, {}
-
-
-def count(state: Array, released: Any) -> Any:
-    """The state counts the releases."""
-    return state + 1, released
 
 
 def layer(state: Any, unit: Array, key: Array) -> Any:
@@ -48,31 +35,11 @@ def layer(state: Any, unit: Array, key: Array) -> Any:
 
 
 def release(noise_multiplier: float = 3.0, clip_norm: float = 1.0, **changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "name": "update",
-        "local": own_data,
-        "server": count,
-        "unit": UNIT,
-        "parts": {"u": Part(clip_norm=clip_norm, noise_multiplier=noise_multiplier)},
-        "slots": SLOTS,
-        "divisor": 1.0,
-        "horizon": HORIZON,
-        "population": "simulated",
-    }
-    return Release(**(fields | changes))
+    return small.release(noise_multiplier, clip_norm, **changes)
 
 
 def states(runs: int = 1) -> Array:
     return jnp.zeros(runs)
-
-
-def keys(runs: int = 1) -> Array:
-    return jax.random.split(jax.random.key(0), runs)
-
-
-def newcomers(first: int, releases: int, runs: int = 1) -> np.ndarray:
-    numbers = first + np.arange(releases * SLOTS, dtype=np.int32).reshape(releases, SLOTS)
-    return np.broadcast_to(numbers, (runs, releases, SLOTS))
 
 
 def data(releases: int, runs: int = 1) -> np.ndarray:
@@ -81,7 +48,7 @@ def data(releases: int, runs: int = 1) -> np.ndarray:
 
 def go(stream: Stream, first: int, releases: int, runs: int = 1) -> Array:
     """Makes releases about newcomers, and returns how many the state has counted."""
-    persons = newcomers(first, releases, runs)
+    persons = newcomers(runs, releases, first)
     return stream.run(states(runs), keys(runs), persons, data(releases, runs))[0]
 
 
@@ -238,7 +205,7 @@ def test_runs_side_by_side_go_on_at_the_same_release(
     made.open(ledgers, states(2), UNITS)
     once = participation == Once()
     for ledger, charged in zip(reopened(tmp_path), (2, 1), strict=True):
-        people = list(newcomers(0, charged)[0]) if once else None
+        people = list(newcomers(releases=charged)[0]) if once else None
         ledger.resume_stream(ledger.streams[0].statement).charge(0, charged, people)
     later = reopened(tmp_path)
     stream = made.open(later, states(2), UNITS, resume=True)

@@ -249,7 +249,7 @@ def test_a_first_entry_that_no_ledger_begins_with_is_refused(
     contents = {
         "format": 1,
         "created": NO_TIME,
-        "unit": entries.plain(PERSON),
+        "unit": entries.json_values(PERSON),
         "budget": {"epsilon": "Infinity", "delta": 1e-5},
         "versions": {},
     }

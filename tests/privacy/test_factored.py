@@ -3,13 +3,16 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from jaxtyping import Array
+from small import GAP
 
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.ledger import Ledger
@@ -17,15 +20,11 @@ from sotto.privacy.mechanisms import gaussian
 from sotto.privacy.release import factored
 from sotto.privacy.release.factored import Factored
 from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Correlation, Gap, Part, Poisson
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.statements import Correlation, Part, Poisson
 
 MakeLedgers = Callable[..., list[Ledger]]
 Bound = Callable[[Any, dict[str, float], str], Any]
 
-UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
-GAP = Gap(name="a gap", why="for the test")
-QUIET = 1e-6
 ROWS, COLUMNS = 5, 3
 
 
@@ -272,19 +271,7 @@ def keep(state: Any, released: Any) -> Any:
     return state, released
 
 
-def release(slots: int, **changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "name": "update",
-        "local": own_layer,
-        "server": keep,
-        "unit": UNIT,
-        "parts": {"u": Part(clip_norm=1.0, noise_multiplier=QUIET)},
-        "slots": slots,
-        "divisor": 2.0,
-        "horizon": 2,
-        "population": "simulated",
-    }
-    return Release(**(fields | changes))
+release = partial(small.release, local=own_layer, server=keep, divisor=2.0, horizon=2)
 
 
 def people(slots: int, leading: tuple[int, ...] = (), seed: int = 0) -> dict[str, np.ndarray]:
@@ -312,8 +299,8 @@ def test_the_door_releases_what_it_releases_of_matrices(
     make_ledgers: MakeLedgers, microbatch: int | None
 ) -> None:
     units = people(4, (1, 2))
-    _, log = run(release(4, microbatch=microbatch), make_ledgers(), units)
-    _, expected = run(release(4, local=own_matrix), make_ledgers(), units)
+    _, log = run(release(microbatch=microbatch), make_ledgers(), units)
+    _, expected = run(release(local=own_matrix), make_ledgers(), units)
     for name in ("weights", "bias"):
         np.testing.assert_allclose(log["u"][name], expected["u"][name], atol=2e-5)
 
@@ -329,8 +316,8 @@ def test_the_same_under_poisson_sampling(
         "gaps": (GAP,),
         "microbatch": microbatch,
     }
-    _, log = run(release(30, **sampling), make_ledgers(), units)
-    _, expected = run(release(30, local=own_matrix, **sampling), make_ledgers(), units)
+    _, log = run(release(slots=30, **sampling), make_ledgers(), units)
+    _, expected = run(release(slots=30, local=own_matrix, **sampling), make_ledgers(), units)
     for name in ("weights", "bias"):
         np.testing.assert_allclose(log["u"][name], expected["u"][name], atol=2e-5)
 
@@ -343,9 +330,7 @@ def test_noise_is_larger_by_what_rounding_adds_and_the_statement_says_so(
     def nothing(state: Any, unit: Any, key: Array) -> Any:
         return {"u": Factored(jnp.zeros(rows), jnp.zeros(columns))}, {}
 
-    made = release(
-        400, local=nothing, parts={"u": Part(clip_norm=0.5, noise_multiplier=z)}, horizon=20
-    )
+    made = release(z, 0.5, slots=400, local=nothing, horizon=20)
     stream, log = run(made, make_ledgers(), people(400, (1, 20)))
     rounding = stream.statement.sum_rounding
     assert 0.019 < rounding < 0.03
@@ -366,7 +351,7 @@ def test_a_row_of_noise_serves_one_release(
         changes["participation"] = Poisson(sampling_rate=1e-9, population=4)
     if correlated:
         changes["correlation"] = Correlation(kind="prefix-sum")
-    made = release(4, parts={"u": Part(clip_norm=1.0, noise_multiplier=3.0)}, **changes)
+    made = release(3.0, **changes)
     logs = []
     for counts in ((4, 4, 3), (4, 4, 3) if sampled else (1, 3, 4, 2, 1)):
         state, keys, released = jnp.zeros((1, 1)), jax.random.split(jax.random.key(0), 1), []
@@ -385,7 +370,7 @@ def test_certificates_say_that_sums_are_rounded(make_ledgers: MakeLedgers) -> No
     told = []
     for local in (own_layer, own_matrix):
         (ledger,) = make_ledgers()
-        run(release(4, local=local, parts=parts), [ledger], people(4, (1, 2)), seed=None)
+        run(release(local=local, parts=parts), [ledger], people(4, (1, 2)), seed=None)
         certificate = derive(ledger)
         assert certificate.status == "proved"
         assert (certificate.streams[0].statement.sum_rounding > 0) == (local is own_layer)
@@ -431,6 +416,6 @@ def test_a_person_is_not_stored_as_a_matrix() -> None:
 def test_what_cannot_be_released_is_refused(
     make_ledgers: MakeLedgers, changes: dict[str, Any], message: str
 ) -> None:
-    made = release(**({"slots": 4} | changes))
+    made = release(**changes)
     with pytest.raises(ValueError, match=message):
         made.open(make_ledgers(), jnp.zeros((1, 1)), people(made.slots))

@@ -11,14 +11,8 @@ from sotto.privacy.mechanisms.functions.calibration import (
     impossibility,
     largest_success,
     multiplier_for,
-    noise_for,
-    output_release,
     paper_noise,
-    per_iteration,
-    reward_release,
-    transition_release,
 )
-from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 
 EPSILON, DELTA = 0.9, 1e-4
 
@@ -59,44 +53,11 @@ def test_the_multiplier_is_the_exact_one() -> None:
     assert gaussian_epsilon(z, DELTA) <= EPSILON < gaussian_epsilon(0.999 * z, DELTA)
 
 
-def test_released_rewards() -> None:
-    found = reward_release(11, 2, 1.0, EPSILON, DELTA)
-    assert found.sigma == pytest.approx(16.4, abs=0.05)
-    assert found.sigma_process == pytest.approx(18.0, abs=0.05)
-    for sigma, sensitivity in (
-        (found.sigma, found.vector),
-        (found.sigma_process, found.process),
-    ):
-        assert gaussian_epsilon(sigma / sensitivity.value, DELTA) <= EPSILON
-    assert reward_release(11, 2, 0.01, EPSILON, DELTA).sigma == pytest.approx(0.164, abs=5e-4)
-
-
 def test_released_values_move_by_a_geometric_sum() -> None:
     assert averager_factor(0.9, 10) == pytest.approx(6.513, abs=5e-4)
     assert averager_factor(1.0, 7) == 7
-    once = reward_release(11, 2, 1.0, EPSILON, DELTA)
-    found = output_release(11, 2, 1.0, 0.9, 10, EPSILON, DELTA)
-    assert found.sigma == pytest.approx(averager_factor(0.9, 10) * once.sigma)
-    assert found.process.beta == once.process.beta
     with pytest.raises(ValueError, match="discount"):
         averager_factor(1.1, 3)
-
-
-@pytest.mark.parametrize(("iterations", "sigma"), [(1, 18.0), (10, 56.9), (39, 112.4)])
-def test_noise_of_every_iterate_grows_with_the_root(iterations: int, sigma: float) -> None:
-    found = per_iteration(11, 2, 1.0, iterations, EPSILON, DELTA)
-    assert found.sigma_process == pytest.approx(sigma, abs=0.06)
-    assert found.releases == iterations
-    each = found.sigma_process / found.process.value
-    assert gaussian_epsilon(each / math.sqrt(iterations), DELTA) <= EPSILON
-
-
-def test_one_transition_needs_little() -> None:
-    assert transition_release(118, 1.0, EPSILON, DELTA) == pytest.approx(0.030, abs=5e-4)
-    with pytest.raises(ValueError, match="least_visits"):
-        transition_release(0, 1.0, EPSILON, DELTA)
-    with pytest.raises(ValueError, match="at least one release"):
-        noise_for(vector_sensitivity(1, 1, 1.0), EPSILON, DELTA, 0)
 
 
 def test_what_no_learner_can_do() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sotto.keys import new_key
 from sotto.privacy.audits.leaks import best_of_n, normalisation, rlhf
-from sotto.privacy.audits.leaks.leak import DELTA, SMALL_CLIP
+from sotto.privacy.audits.leaks.leak import CLAIMED, DELTA, SMALL_CLIP, USERS
 
 TRAININGS = {
     "value head": rlhf._VALUE_HEAD,
@@ -24,7 +24,7 @@ def test_the_door_does_not_certify_a_statistic_without_noise(name: str) -> None:
     training = TRAININGS[name]
     assert training.gap.name == name
     assert training.trials(private=False).certified_epsilon(DELTA) == math.inf
-    assert training.trials(private=True).certified_epsilon(DELTA) == pytest.approx(rlhf.CLAIMED)
+    assert training.trials(private=True).certified_epsilon(DELTA) == pytest.approx(CLAIMED)
 
 
 # --- the language model --------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_the_kl_coefficient_follows_the_published_rule(mean_kl: float, expected:
 
 def test_rewards_are_divided_by_the_deviation_over_all_people_so_far() -> None:
     """Three batches of scores, after a first state that counts as a batch of mean 0, variance 1."""
-    batches = np.random.default_rng(0).normal(2.0, 3.0, (3, rlhf.USERS)).astype(np.float32)
+    batches = np.random.default_rng(0).normal(2.0, 3.0, (3, USERS)).astype(np.float32)
     start = rlhf._REWARD_NORMALISER.state | {"logits": rlhf.MODEL, "reference": rlhf._REFERENCE}
     state = {name: jnp.asarray(value, jnp.float32) for name, value in start.items()}
     means, squares = [0.0], [1.0]
@@ -104,7 +104,7 @@ def test_one_score_moves_the_values_of_others() -> None:
     unit = {"prompt": 0, "score": 1.0, "spread": 0.0}
     parts, _ = rlhf._value_local(state, unit, new_key(0))
     after, _ = rlhf._value_server(
-        state, {"policy": NO_UPDATE, "statistic": parts["statistic"] / rlhf.USERS}
+        state, {"policy": NO_UPDATE, "statistic": parts["statistic"] / USERS}
     )
     np.testing.assert_allclose(after["value"], [0.5125, 0.5, 0.5], rtol=1e-6)
 
@@ -124,29 +124,29 @@ def test_a_run_that_reached_its_goal_logs_nothing_more() -> None:
 # --- what is computed before the door ------------------------------------------------------------
 
 
-def clipped_sum(present: bool, local) -> np.ndarray:
+def clipped_sum(present: bool, contribution) -> np.ndarray:
     """Sum of the clipped contributions of those who are present."""
     persons, units = best_of_n._inputs(present)
     total = np.zeros((3, 3))
     for slot in np.flatnonzero(persons[0] >= 0):
         unit = {name: jnp.asarray(one[0, slot]) for name, one in units.items()}
-        update = np.asarray(local(jnp.asarray(rlhf.MODEL), unit, new_key(0))[0]["policy"])
+        update = np.asarray(contribution(jnp.asarray(rlhf.MODEL), unit, new_key(0)))
         total += update * min(1.0, SMALL_CLIP / max(np.linalg.norm(update), 1e-12))
     return total
 
 
 def test_one_person_takes_the_places_of_all_others() -> None:
     absent, present = (best_of_n._inputs(here)[1]["chosen"][0] for here in (False, True))
-    assert absent.sum() == present.sum() == rlhf.USERS
+    assert absent.sum() == present.sum() == USERS
     assert (present[0] == 1).all()
     assert (absent[1:, 0] == 1).all()
 
-    def moved(local) -> float:
-        change = clipped_sum(True, local) - clipped_sum(False, local)
+    def moved(contribution) -> float:
+        change = clipped_sum(True, contribution) - clipped_sum(False, contribution)
         return float(np.linalg.norm(change) / SMALL_CLIP)
 
-    assert 7.5 < moved(best_of_n._best_of_batch_local) <= rlhf.USERS
-    assert moved(best_of_n._best_of_person_local) <= 1 + 1e-6
+    assert 7.5 < moved(best_of_n._best_of_batch) <= USERS
+    assert moved(best_of_n._best_of_person) <= 1 + 1e-6
 
 
 def cleanrl(advantages: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import UNIT, statement
 
 from sotto.privacy.errors import (
     BudgetExceeded,
@@ -34,31 +35,13 @@ from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import (
     Correlation,
-    Once,
     Part,
     Poisson,
     Returning,
-    StreamStatement,
 )
 from sotto.privacy.units import Unit
 
-UNIT = Unit(kind="trajectory", adjacency="zero-out")
 BUDGET = Budget(epsilon=1.3, delta=1e-5)
-
-
-def statement(**changes: Any) -> StreamStatement:
-    fields: dict[str, Any] = {
-        "name": "update",
-        "unit": UNIT,
-        "participation": Once(),
-        "parts": {"policy": Part(clip_norm=0.5, noise_multiplier=3.0)},
-        "dimensions": {"policy": 10},
-        "divisor": 4.0,
-        "horizon": 1000,
-        "population": "simulated",
-        "sampler_delta": 1e-30,
-    }
-    return StreamStatement(**(fields | changes))
 
 
 @pytest.fixture
@@ -89,19 +72,21 @@ def scattered(count: int, seed: int = 0) -> np.ndarray:
 # --- the ordinary course -------------------------------------------------------------------------
 
 
-def test_a_reopened_ledger_is_the_same(ledger: Ledger, path: Path) -> None:
+def test_a_reopened_ledger_is_the_same(where: str) -> None:
+    ledger = Ledger.create(where, "run-a", unit=UNIT, budget=BUDGET)
     stream = ledger.open_stream(statement())
     stream.charge(0, 2, [np.array([3, 1, 2]), PersonBlock(4, 9)])
     stream.charge(2, 1, [np.array([], dtype=np.int32)])
     returning = Returning(max_participations=2, min_separation=3)
-    wide = Ledger.create(path, "run-b", unit=UNIT, budget=Budget(epsilon=math.inf, delta=1e-5))
+    wide = Ledger.create(where, "run-b", unit=UNIT, budget=Budget(epsilon=math.inf, delta=1e-5))
     sampled = statement(participation=Poisson(sampling_rate=0.1, population=70), horizon=4)
     both = wide.open_stream(statement(participation=returning)), wide.open_stream(sampled)
     both[0].charge(0, 1, [np.array([7])])
     both[1].charge(0, 3)
 
-    assert state(Ledger.open(path, "run-a")) == state(ledger)
-    assert state(Ledger.open(path, "run-b")) == state(wide)
+    assert state(Ledger.open(where, "run-a")) == state(ledger)
+    assert state(Ledger.open(where, "run-b")) == state(wide)
+    ledger.verify()
     assert stream.releases == 3
     assert ledger.next_person == 9
     assert wide.next_person == 70
@@ -219,7 +204,7 @@ def test_entries_hold_who_and_how_often_and_nothing_else(ledger: Ledger, path: P
 
 
 def test_a_charge_is_quick_however_long_the_history(ledger: Ledger) -> None:
-    stream = ledger.open_stream(statement())
+    stream = ledger.open_stream(statement(horizon=900))
     people = scattered(90 * 640).reshape(90, 10, 64)
     times = []
     for number, releases in enumerate(people):
@@ -279,16 +264,17 @@ def test_a_ledger_is_read_while_another_process_writes(ledger: Ledger, path: Pat
         assert state(Ledger.open(path)) == state(ledger)
 
 
-def test_of_two_writers_one_fails_and_nothing_is_lost(ledger: Ledger, path: Path) -> None:
+def test_of_two_writers_one_fails_and_nothing_is_lost(where: str) -> None:
+    ledger = Ledger.create(where, "run-a", unit=UNIT, budget=BUDGET)
     stream = ledger.open_stream(statement())
-    other = Ledger.open(path)
+    other = Ledger.open(where)
     stream.charge(0, 1, [np.array([0])])
     with pytest.raises(LedgerMismatch, match=r"another process has written .* --resume"):
         other.open_stream(statement())
     with pytest.raises(LedgerMismatch, match="another process has written"):
         other.verify()
     stream.charge(1, 1, [np.array([1])])
-    assert state(Ledger.open(path)) == state(ledger)
+    assert state(Ledger.open(where)) == state(ledger)
 
 
 @pytest.mark.parametrize("forked", [True, False])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from jaxtyping import Array
 from scipy import stats
 
@@ -21,12 +23,9 @@ from sotto.privacy.mechanisms.discrete_gaussian import SMOOTHING
 from sotto.privacy.release.factored import Factored
 from sotto.privacy.release.noise_shares import Promise, SharedRelease, SharedStream, TooFewDevices
 from sotto.privacy.release.purity import ImpureFunction
-from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Gap, Part, Returning, StreamStatement
-from sotto.privacy.units import Adjacency, Unit
 
 MakeLedgers = Callable[..., list[Ledger]]
-UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
 SLOTS, HORIZON, D = 12, 3, 6
 PROMISE = Promise(promised=8, colluding=2)
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -40,22 +39,18 @@ def add(state: Any, released: Any) -> Any:
     return state + released["u"], released
 
 
-def release(**changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "name": "update",
-        "local": own_data,
-        "server": add,
-        "unit": UNIT,
-        "parts": {
-            "u": Part(clip_norm=2.0, noise_multiplier=3.0),
-            "v": Part(clip_norm=0.5, noise_multiplier=5.0),
-        },
-        "slots": SLOTS,
-        "divisor": float(SLOTS),
-        "horizon": HORIZON,
-        "population": "simulated",
-    }
-    return Release(**(fields | changes))
+release = partial(
+    small.release,
+    local=own_data,
+    server=add,
+    parts={
+        "u": Part(clip_norm=2.0, noise_multiplier=3.0),
+        "v": Part(clip_norm=0.5, noise_multiplier=5.0),
+    },
+    slots=SLOTS,
+    divisor=float(SLOTS),
+    horizon=HORIZON,
+)
 
 
 def shared(promise: Promise = PROMISE, seed: int | None = None, **changes: Any) -> SharedRelease:
@@ -323,7 +318,7 @@ def test_the_certificate_states_both_observers_and_verifies(
     certificate.write(tmp_path / "certificate.json")
     assert check(tmp_path / "certificate.json", ledger, derive).status == "verified"
     central = Ledger.create(
-        f"{ledger._engine.url.database}2", unit=UNIT, budget=Budget(epsilon=10.0, delta=1e-6)
+        f"{ledger._engine.url.database}2", unit=small.UNIT, budget=Budget(epsilon=10.0, delta=1e-6)
     )
     central.open_stream(release().statement({"u": D, "v": D}, "operating-system")).charge(
         0, 1, [np.arange(8)]

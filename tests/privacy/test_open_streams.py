@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array
+from small import GAP, HORIZON, SLOTS, UNITS, D, keys, newcomers, release
 
 from sotto.keys import KEY
 from sotto.privacy.ledger.ledger import Ledger
@@ -15,39 +16,9 @@ from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.release.factored import Factored
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
-from sotto.privacy.statements import Correlation, Gap, Part
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.statements import Correlation
 
 MakeLedgers = Callable[..., list[Ledger]]
-
-UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
-GAP = Gap(name="a gap", why="for the test")
-SLOTS, HORIZON, D = 4, 5, 3
-QUIET = 1e-6
-
-
-def own_data(state: Any, unit: Array, key: Array) -> Any:
-    return {"u": unit}, {"seen": unit}
-
-
-def count(state: Array, released: Any) -> Any:
-    """The state counts the releases."""
-    return state + 1, released
-
-
-def release(**changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "name": "update",
-        "local": own_data,
-        "server": count,
-        "unit": UNIT,
-        "parts": {"u": Part(clip_norm=1.0, noise_multiplier=QUIET)},
-        "slots": SLOTS,
-        "divisor": 1.0,
-        "horizon": HORIZON,
-        "population": "simulated",
-    }
-    return Release(**(fields | changes))
 
 
 def opened(made: Release, ledgers: list[Ledger], units: Any = (), **options: Any) -> Stream:
@@ -55,21 +26,9 @@ def opened(made: Release, ledgers: list[Ledger], units: Any = (), **options: Any
     return made.open(ledgers, jnp.zeros(runs), units, **({"noise_seed": 0} | options))
 
 
-def keys(runs: int = 1) -> Array:
-    return jax.random.split(jax.random.key(0), runs)
-
-
-def newcomers(releases: int, first: int = 0, runs: int = 1) -> np.ndarray:
-    numbers = first + np.arange(releases * SLOTS, dtype=np.int32).reshape(releases, SLOTS)
-    return np.broadcast_to(numbers, (runs, releases, SLOTS))
-
-
 def data(releases: int, runs: int = 1) -> np.ndarray:
     shape = (runs, releases, SLOTS, D)
     return np.random.default_rng(0).uniform(-0.5, 0.5, shape).astype(np.float32)
-
-
-UNITS = np.zeros((SLOTS, D), np.float32)
 
 
 @pytest.mark.parametrize("runs", [1, 2])
@@ -83,7 +42,7 @@ def test_what_pads_a_chunk_is_neither_released_nor_shown(
     for releases in (1, 2, 2):
         units = data(releases, runs)
         state, log, shown = stream.run(
-            state, keys(runs), newcomers(releases, 4 * done, runs), units
+            state, keys(runs), newcomers(runs, releases, 4 * done), units
         )
         done += releases
         assert log["u"].shape == (runs, releases, D)
@@ -96,7 +55,7 @@ def test_what_pads_a_chunk_is_neither_released_nor_shown(
 def test_everybody_who_is_there_is_charged_and_nobody_else(make_ledgers: MakeLedgers) -> None:
     """Person 0 is a person, and an empty slot is nobody."""
     (ledger,) = make_ledgers()
-    persons = newcomers(2).copy()
+    persons = newcomers(releases=2).copy()
     persons[0, 1, 2] = -1
     units = data(2)
     _, log, _ = opened(release(), [ledger], UNITS).run(jnp.zeros(1), keys(), persons, units)
@@ -117,7 +76,7 @@ def test_the_key_of_the_world_is_no_persons(make_ledgers: MakeLedgers) -> None:
     stream = opened(
         release(local=local, world=world, gaps=(GAP,)), make_ledgers(), world_states=jnp.zeros(1)
     )
-    persons = newcomers(HORIZON, first=50)
+    persons = newcomers(first=50)
     persons = persons + np.where(persons == 69, 2**31 - 1 - 69, 0).astype(np.int32)
     shown = stream.run(jnp.zeros(1), keys(), persons)[2]
     for number in range(HORIZON):
@@ -137,7 +96,7 @@ def test_the_callers_arrays_are_still_there(make_ledgers: MakeLedgers) -> None:
     given = jnp.zeros(1), keys(), jnp.full(1, 0.25)
     stream = opened(made, make_ledgers(), world_states=given[2])
     for first in (0, 2):
-        stream.run(given[0], given[1], newcomers(2, 4 * first))
+        stream.run(given[0], given[1], newcomers(1, 2, 4 * first))
     assert float(given[0][0]) == 0
     np.testing.assert_array_equal(jax.random.key_data(given[1]), jax.random.key_data(keys()))
     assert float(given[2][0]) == 0.25
@@ -154,7 +113,7 @@ def test_no_more_people_are_mapped_at_once_than_a_microbatch_holds(
 
     stream = opened(release(local=local, microbatch=microbatch), make_ledgers(), UNITS)
     state, one = jnp.zeros(()), jax.ShapeDtypeStruct((), KEY.dtype)
-    program = jax.make_jaxpr(stream._sum_slots)(state, one, newcomers(1)[0, 0], UNITS)
+    program = jax.make_jaxpr(stream._sum_slots)(state, one, newcomers()[0, 0], UNITS)
     for people in (2, SLOTS):
         assert (f"f32[{people},999]" in str(program)) is (people == together)
 
@@ -171,8 +130,9 @@ def test_noise_is_larger_by_both_kinds_of_rounding(
         return {"u": whole if is_factored else jnp.zeros((200, 200))}, {}
 
     made = release(
+        2.0,
+        0.5,
         local=local,
-        parts={"u": Part(clip_norm=0.5, noise_multiplier=2.0)},
         slots=400,
         horizon=2,
         microbatch=200,

@@ -22,7 +22,7 @@ from sotto.privacy.ledger import databases
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
-from sotto.privacy.release.storage import Store
+from sotto.privacy.release.storage import ReleaseFile
 
 KERNEL = Kernel(beta=3.0, sigma=0.5)
 SENSITIVITY = 0.25
@@ -60,6 +60,35 @@ def test_a_point_has_one_answer_also_after_a_restart(tmp_path: Path) -> None:
     assert np.array_equal(ReleasedFunction.open(path)(np.array([0.2])), more[:1])
     assert len(again) == 6
     assert again.path == path
+
+
+def test_an_older_copy_of_the_file_is_refused(tmp_path: Path) -> None:
+    """It would answer anew where it has answered, and the mean of such answers tells the secret."""
+    path = tmp_path / "f.values"
+    released(path)
+    copy = path.read_bytes()
+    ReleasedFunction.open(path, secret)(np.array([0.5]))
+    path.write_bytes(copy)
+    with pytest.raises(LedgerCorrupt, match=r"lacks the entry that is written in .*values\.head"):
+        ReleasedFunction.open(path, secret)
+
+
+def test_an_answer_whose_hash_could_not_be_written_is_not_drawn_again(
+    tmp_path: Path, monkeypatch
+) -> None:
+    path = tmp_path / "f.values"
+    function = released(path)
+
+    def full(*_: object) -> None:
+        raise LedgerUnavailable("no space is left")
+
+    with monkeypatch.context() as without_space:
+        without_space.setattr(databases, "write_head", full)
+        for error in (LedgerUnavailable, LedgerMismatch):
+            with pytest.raises(error):
+                function(np.array([0.5]))
+    again = ReleasedFunction.open(path, secret)
+    assert len(again) == 1
 
 
 def test_without_the_secret_only_what_was_asked_is_answered(tmp_path: Path) -> None:
@@ -169,7 +198,7 @@ def test_a_function_of_an_earlier_noise_law_answers_what_it_answered(tmp_path: P
         "dimensions": 1,
         "entropy": "operating-system",
     }
-    Store.create(path, header).append(np.array([0.5]), np.array([[1.0, 2.0]]))
+    ReleaseFile.create(path, header).append(np.array([0.5]), np.array([[1.0, 2.0]]))
     with pytest.raises(PrivacyError, match="by another law"):
         ReleasedFunction.open(path, secret)
     assert ReleasedFunction.open(path)(np.array([0.5])).tolist() == [[1.0, 2.0]]

@@ -4,14 +4,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from jaxtyping import Array
 from scipy import linalg, stats
+from small import GAP, HORIZON, QUIET, SLOTS, UNITS, D, keys, newcomers
 
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.claims.streams import SAMPLED_PLACES
@@ -26,21 +29,12 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.purity import ImpureFunction
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
-from sotto.privacy.statements import Correlation, Gap, Part, Poisson, Returning
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.statements import Correlation, Part, Poisson, Returning
+from sotto.privacy.units import Adjacency
 
 MakeLedgers = Callable[..., list[Ledger]]
 
-UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
-SLOTS, HORIZON, D = 4, 5, 3
-GAP = Gap(name="a gap", why="for the test")
-QUIET = 1e-6
-"""A noise multiplier so small that the released numbers are the sums, to 1e-4."""
 PRIVATE = jnp.arange(float(D))
-
-
-def own_data(state: Any, unit: Array, key: Array) -> Any:
-    return {"u": unit}, {"seen": unit}
 
 
 def own_noise(state: Any, unit: Any, key: Array) -> Any:
@@ -55,45 +49,17 @@ def add(state: Any, released: Any) -> Any:
     return state + released["u"], released
 
 
-def release(**changes: Any) -> Release:
-    fields: dict[str, Any] = {
-        "name": "update",
-        "local": own_data,
-        "server": add,
-        "unit": UNIT,
-        "parts": {"u": Part(clip_norm=1.0, noise_multiplier=QUIET)},
-        "slots": SLOTS,
-        "divisor": float(SLOTS),
-        "horizon": HORIZON,
-        "population": "simulated",
-    }
-    return Release(**(fields | changes))
-
-
-def parts(noise_multiplier: float, clip_norm: float = 1.0) -> dict[str, Part]:
-    return {"u": Part(clip_norm=clip_norm, noise_multiplier=noise_multiplier)}
+release = partial(small.release, server=add, divisor=float(SLOTS))
 
 
 def states(runs: int = 1, d: int = D) -> Array:
     return jnp.zeros((runs, d))
 
 
-def keys(runs: int = 1, seed: int = 0) -> Array:
-    return jax.random.split(jax.random.key(seed), runs)
-
-
-def newcomers(runs: int = 1, releases: int = HORIZON, first: int = 0, slots: int = SLOTS) -> Any:
-    numbers = first + np.arange(releases * slots, dtype=np.int32).reshape(releases, slots)
-    return np.broadcast_to(numbers, (runs, releases, slots))
-
-
 def people_data(runs: int = 1, releases: int = HORIZON, seed: int = 0) -> np.ndarray:
     """Short vectors, which clipping leaves alone."""
     data = np.random.default_rng(seed).uniform(-0.5, 0.5, (runs, releases, SLOTS, D))
     return data.astype(np.float32)
-
-
-UNITS = np.zeros((SLOTS, D), dtype=np.float32)
 
 
 def chunks(counts: tuple[int, ...]) -> Iterator[slice]:
@@ -125,7 +91,10 @@ def test_a_joint_clip_bounds_all_parts_together(make_ledgers: MakeLedgers) -> No
     def local(state: Any, unit: Array, key: Array) -> Any:
         return {"u": 30 * unit, "v": {"w": 40 * unit[:1]}}, {}
 
-    both = parts(QUIET) | {"v": Part(clip_norm=2.0, noise_multiplier=QUIET)}
+    both = {
+        "u": Part(clip_norm=1.0, noise_multiplier=QUIET),
+        "v": Part(clip_norm=2.0, noise_multiplier=QUIET),
+    }
     data = np.zeros((1, 1, SLOTS, D), dtype=np.float32)
     data[0, 0, 0, 0] = 1.0
     for clipping, first, second in [("joint", 0.83205, 1.1094), ("separate", 1.0, 2.0)]:
@@ -142,7 +111,7 @@ def test_released_noise_has_the_declared_scale(make_ledgers: MakeLedgers) -> Non
     """And a scale wrong by 5% would be noticed."""
     d, z, clip, divisor = 20_000, 2.0, 0.3, 8.0
     stream = release(
-        local=lambda s, u, k: ({"u": jnp.zeros(d)}, {}), parts=parts(z, clip), divisor=divisor
+        z, clip, local=lambda s, u, k: ({"u": jnp.zeros(d)}, {}), divisor=divisor
     ).open(make_ledgers(), states(d=d))
     _, log, _ = stream.run(states(d=d), keys(), newcomers())
     white = np.asarray(log["u"], dtype=np.float64).ravel() / (z * clip / divisor)
@@ -158,8 +127,9 @@ def test_correlated_noise_has_the_declared_covariance(
 ) -> None:
     n, d, z, clip, divisor = 6, 20_000, 2.0, 0.3, 8.0
     stream = release(
+        z,
+        clip,
         local=lambda s, u, k: ({"u": jnp.zeros(d)}, {}),
-        parts=parts(z, clip),
         divisor=divisor,
         horizon=n,
         correlation=Correlation(kind="prefix-sum"),
@@ -244,17 +214,17 @@ def twice_in_two() -> np.ndarray:
 @pytest.mark.parametrize("persons", [twice_in_one(), twice_in_two()], ids=["one", "two"])
 def test_nobody_takes_part_twice(make_ledgers: MakeLedgers, persons: np.ndarray) -> None:
     (ledger,) = make_ledgers()
-    stream = release(parts=parts(3.0)).open([ledger], states(), UNITS)
+    stream = release(3.0).open([ledger], states(), UNITS)
     assert_nothing_runs(stream, ParticipationViolation, persons)
     assert ledger.persons == 0
 
 
 def test_nobody_takes_part_again_after_a_restart(make_ledgers: MakeLedgers, tmp_path: Any) -> None:
     (ledger,) = make_ledgers()
-    stream = release(parts=parts(3.0)).open([ledger], states(), UNITS)
+    stream = release(3.0).open([ledger], states(), UNITS)
     stream.run(states(), keys(), newcomers(), people_data())
     resumed = Ledger.open(next(tmp_path.glob("*.sqlite")))
-    stream = release(parts=parts(3.0)).open([resumed], states(), UNITS)
+    stream = release(3.0).open([resumed], states(), UNITS)
     again = newcomers(first=resumed.next_person - 1)
     assert_nothing_runs(stream, ParticipationViolation, again)
     stream.run(states(), keys(), newcomers(first=resumed.next_person), people_data())
@@ -264,21 +234,19 @@ def test_a_returning_person_keeps_the_distance(make_ledgers: MakeLedgers) -> Non
     rule = Returning(max_participations=2, min_separation=3)
     persons = newcomers().copy()
     persons[0, 2, 0] = persons[0, 0, 0]
-    stream = release(parts=parts(3.0), participation=rule).open(make_ledgers(), states(), UNITS)
+    stream = release(3.0, participation=rule).open(make_ledgers(), states(), UNITS)
     assert_nothing_runs(stream, ParticipationViolation, persons)
     persons[0, 2, 0], persons[0, 3, 0] = 99, persons[0, 0, 0]
     stream.run(states(), keys(), persons, people_data())
 
 
 def test_no_more_releases_than_the_horizon(make_ledgers: MakeLedgers) -> None:
-    stream = release(parts=parts(3.0)).open(make_ledgers(), states(), UNITS)
+    stream = release(3.0).open(make_ledgers(), states(), UNITS)
     stream.run(states(), keys(), newcomers(releases=3), people_data(releases=3))
     assert_nothing_runs(
         stream, HorizonExceeded, newcomers(releases=3, first=100), people_data(releases=3)
     )
-    sampled = release(
-        parts=parts(3.0), participation=Poisson(sampling_rate=0.5, population=SLOTS), gaps=(GAP,)
-    )
+    sampled = release(3.0, participation=Poisson(sampling_rate=0.5, population=SLOTS), gaps=(GAP,))
     stream = sampled.open(make_ledgers(), states(), UNITS)
     stream.run(states(), keys(), units=people_data()[:, 0])
     assert_nothing_runs(stream, HorizonExceeded, None, people_data()[:, 0])
@@ -302,7 +270,7 @@ def test_an_absent_slot_counts_zero_and_the_divisor_stays(make_ledgers: MakeLedg
 def test_an_empty_release_costs_and_is_noisy(make_ledgers: MakeLedgers, sampled: bool) -> None:
     who = {"participation": Poisson(sampling_rate=1e-12, population=SLOTS)} if sampled else {}
     (ledger,) = make_ledgers()
-    stream = release(parts=parts(5.0), **who).open([ledger], states(), UNITS)
+    stream = release(5.0, **who).open([ledger], states(), UNITS)
     persons = None if sampled else np.full((1, HORIZON, SLOTS), -1)
     units = people_data()[:, 0] if sampled else people_data()
     _, log, _ = stream.run(states(), keys(), persons, units)
@@ -338,7 +306,7 @@ def test_nothing_runs_that_could_not_be_charged(
     make_ledgers: MakeLedgers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledgers = make_ledgers(2)
-    stream = release(parts=parts(3.0)).open(ledgers, states(2), UNITS)
+    stream = release(3.0).open(ledgers, states(2), UNITS)
 
     def down(*arguments: Any) -> None:
         raise LedgerUnavailable("the disk is full")
@@ -378,7 +346,7 @@ def test_wrong_shapes_are_refused_before_they_cost(
     make_ledgers: MakeLedgers, wrong: dict[str, Any]
 ) -> None:
     (ledger,) = make_ledgers()
-    stream = release(parts=parts(3.0)).open([ledger], states(), UNITS)
+    stream = release(3.0).open([ledger], states(), UNITS)
     right = {"states": states(), "keys": keys(), "persons": newcomers(), "units": people_data()}
     with pytest.raises(ValueError, match=r"opened for|must be|give `persons`"):
         stream.run(**(right | wrong))
@@ -506,7 +474,7 @@ def test_one_program_serves_every_chunk_and_chunks_change_no_key(
 
 def test_runs_side_by_side_have_noise_of_their_own(make_ledgers: MakeLedgers) -> None:
     d = 5000
-    stream = release(local=lambda s, u, k: ({"u": jnp.zeros(d)}, {}), parts=parts(3.0)).open(
+    stream = release(3.0, local=lambda s, u, k: ({"u": jnp.zeros(d)}, {})).open(
         make_ledgers(3), states(3, d)
     )
     _, log, _ = stream.run(states(3, d), keys(3), newcomers(3))
@@ -529,7 +497,7 @@ def test_nobody_moves_anybody_elses_random_numbers(make_ledgers: MakeLedgers) ->
         persons = newcomers().copy()
         if absent is not None:
             persons[0, :, absent] = -1
-        stream = release(local=own_noise, divisor=1.0, parts=parts(QUIET, 10.0)).open(
+        stream = release(QUIET, 10.0, local=own_noise, divisor=1.0).open(
             make_ledgers(), states(), noise_seed=0
         )
         logs.append(np.asarray(stream.run(states(), keys(), persons)[1]["u"][0]))
@@ -563,9 +531,7 @@ def test_a_world_carries_on_from_release_to_release(make_ledgers: MakeLedgers) -
 @pytest.mark.parametrize("sampled_people", [False, True])
 def test_nothing_is_shown_of_real_people(make_ledgers: MakeLedgers, sampled_people: bool) -> None:
     who = {"participation": Poisson(sampling_rate=0.5, population=SLOTS)} if sampled_people else {}
-    stream = release(population="real", parts=parts(5.0), **who).open(
-        make_ledgers(), states(), UNITS
-    )
+    stream = release(5.0, population="real", **who).open(make_ledgers(), states(), UNITS)
     persons = None if sampled_people else newcomers()
     units = people_data()[:, 0] if sampled_people else people_data()
     assert stream.run(states(), keys(), persons, units)[2] is None
@@ -584,9 +550,7 @@ def test_people_of_the_programs_own_making_are_not_real(make_ledgers: MakeLedger
 def test_certificates_follow_from_what_was_done(make_ledgers: MakeLedgers) -> None:
     def certify(noise_seed: int | None = None, **changes: Any) -> Any:
         (ledger,) = make_ledgers()
-        stream = release(parts=parts(3.0), **changes).open(
-            [ledger], states(), UNITS, noise_seed=noise_seed
-        )
+        stream = release(3.0, **changes).open([ledger], states(), UNITS, noise_seed=noise_seed)
         stream.run(states(), keys(), newcomers(), people_data())
         return derive(ledger)
 
@@ -605,7 +569,7 @@ def test_the_statement_is_the_same_for_every_run_and_in_every_ledger(
     make_ledgers: MakeLedgers,
 ) -> None:
     ledgers = make_ledgers(2, epsilon=2.0)
-    stream = release(parts=parts(3.0)).open(ledgers, states(2), UNITS)
+    stream = release(3.0).open(ledgers, states(2), UNITS)
     assert [ledger.streams[0].statement for ledger in ledgers] == [stream.statement] * 2
     assert stream.statement.entropy == "operating-system"
     assert 0 < stream.statement.sampler_delta < 1e-30
@@ -615,17 +579,15 @@ def test_a_budget_that_cannot_cover_the_stream_is_refused_at_once(
     make_ledgers: MakeLedgers,
 ) -> None:
     with pytest.raises(BudgetExceeded, match="over the budget"):
-        release(parts=parts(1.0)).open(make_ledgers(epsilon=1.0), states(), UNITS)
+        release(1.0).open(make_ledgers(epsilon=1.0), states(), UNITS)
     with pytest.raises(BudgetExceeded, match="sampler alone"):
         release().open(make_ledgers(), states(), UNITS)
     with pytest.raises(BudgetExceeded, match="vacuous for the 20 persons"):
-        release(parts=parts(3.0)).open(make_ledgers(delta=0.05), states(), UNITS)
+        release(3.0).open(make_ledgers(delta=0.05), states(), UNITS)
     with pytest.raises(BudgetExceeded, match="epsilon infinity"):
         release(gaps=(GAP,)).open(make_ledgers(epsilon=9.0), states(), UNITS)
     with pytest.raises(PrivacyError, match="use a ledger of its own"):
-        release(parts=parts(3.0)).open(
-            make_ledgers(adjacency=Adjacency.REPLACE_ONE), states(), UNITS
-        )
+        release(3.0).open(make_ledgers(adjacency=Adjacency.REPLACE_ONE), states(), UNITS)
 
 
 # --- what cannot be declared ---------------------------------------------------------------------
@@ -675,7 +637,7 @@ def test_noise_that_does_not_fit_in_memory_is_refused_before_anything_is_charged
     make_ledgers: MakeLedgers,
 ) -> None:
     kept = release(
-        parts=parts(1e3),
+        1e3,
         local=nothing,
         server=lambda state, released: (state, ()),
         slots=1,
@@ -692,7 +654,7 @@ def test_noise_that_does_not_fit_in_memory_is_refused_before_anything_is_charged
 
 
 def test_what_was_declared_cannot_change_afterwards() -> None:
-    declared = parts(3.0)
+    declared = {"u": Part(clip_norm=1.0, noise_multiplier=3.0)}
     made = release(parts=declared)
     declared["u"] = Part(clip_norm=1e9, noise_multiplier=1e-9)
     assert made.parts["u"].noise_multiplier == 3.0

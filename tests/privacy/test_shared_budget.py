@@ -17,17 +17,10 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import LARGEST_PERSON, PersonBlock
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.standing import person_standing, standing
-from sotto.privacy.statements import Gap, NoiseShares, Poisson, Selection, ShareOfNoise
+from sotto.privacy.statements import Gap, Poisson, Selection
 from sotto.privacy.units import Adjacency
 
 ALLOWANCE = Allowance(epsilon=2.0, delta=1e-5)
-SHARES = NoiseShares(
-    bits=16,
-    slots=20,
-    promised=12,
-    colluding=2,
-    parts={"u": ShareOfNoise(grid=0.01, variance=1e5)},
-)
 OTHERS = Allowance(epsilon=3.0, delta=1e-5, other_epsilon=1.0, other_delta=4e-6)
 
 
@@ -228,7 +221,7 @@ def test_too_many_people_make_delta_vacuous(tmp_path):
         ),
         ({"sampler_delta": 1e-12}, BudgetExceeded, "noise sampler of 'update' costs"),
         (
-            {"parts": {"u": {"clip_norm": 1.0, "noise_multiplier": 1.0}}},
+            {"parts": {"policy": {"clip_norm": 1.0, "noise_multiplier": 1.0}}},
             BudgetExceeded,
             "alone costs each person epsilon 4.3",
         ),

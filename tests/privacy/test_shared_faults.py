@@ -30,13 +30,6 @@ ONCE = math.sqrt(1.5 / ALLOWANCE.squared_shift)
 """A noise multiplier with which a person has room for one stream, and not for two."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return str(tmp_path / "people.budget")
-    return request.getfixturevalue("postgresql_url")
-
-
 def started(*words: object) -> subprocess.Popen[str]:
     command = [sys.executable, products.__file__, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -175,9 +168,61 @@ def test_an_older_copy_of_the_budget_is_refused(tmp_path):
     place.write_bytes(copy)
     with pytest.raises(LedgerCorrupt, match="last entries are gone"):
         charge(stream, 4)
+    with pytest.raises(LedgerCorrupt, match=r"lacks the entry that is written in .*budget\.head"):
+        SharedBudget.open(place)
+    (tmp_path / "people.budget.head").unlink()  # as where the budget is on a database server
     again = Ledger.open(tmp_path / "product")
     with pytest.raises(LedgerCorrupt, match="it is an older copy"):
         again.join(SharedBudget.open(place))
+
+
+def test_a_damaged_file_beside_the_budget_is_named(tmp_path):
+    place = tmp_path / "people.budget"
+    SharedBudget.create(place, ALLOWANCE)
+    beside = tmp_path / "people.budget.head"
+    whole = beside.read_bytes()
+    assert len(whole) == 65
+    for damaged in (b"", whole[:40], b"\0" * 65, b"x" * 2000):  # none of which sotto leaves
+        beside.write_bytes(damaged)
+        with pytest.raises((LedgerCorrupt, LedgerUnavailable), match=r"people\.budget\.head"):
+            SharedBudget.open(place)
+    beside.unlink()
+    SharedBudget.open(place)
+
+
+def test_a_budget_in_the_place_of_another_begins_anew(tmp_path, monkeypatch):
+    """Also if the process is killed before it writes the file beside it."""
+    place = tmp_path / "people.budget"
+    SharedBudget.create(place, ALLOWANCE)
+    place.unlink()
+    monkeypatch.setattr(databases, "write_head", lambda *_: None)
+    SharedBudget.create(place, ALLOWANCE)
+    SharedBudget.open(place)
+
+
+def test_whoever_may_write_the_budget_may_write_the_file_beside_it(tmp_path):
+    place, beside = tmp_path / "people.budget", tmp_path / "people.budget.head"
+    budget = SharedBudget.create(place, ALLOWANCE)
+    assert beside.stat().st_mode & 0o777 == 0o600
+    place.chmod(0o660)
+    beside.unlink()
+    charge(product(budget, tmp_path / "one").open_stream(statement(ONCE)), 3)
+    assert beside.stat().st_mode & 0o777 == 0o660
+
+
+def test_no_new_product_charges_people_in_an_older_copy_of_the_budget(tmp_path):
+    """Only the file beside the budget knows of the charges: the new product has seen none."""
+    place = tmp_path / "people.budget"
+    budget = SharedBudget.create(place, ALLOWANCE)
+    copy = place.read_bytes()
+    charge(product(budget, tmp_path / "one").open_stream(statement(ONCE)), 3)
+    newest = place.read_bytes()
+    place.write_bytes(copy)
+    with pytest.raises(LedgerCorrupt, match="as an older copy does"):
+        product(SharedBudget.open(place), tmp_path / "two")
+    place.write_bytes(newest)
+    with pytest.raises(BudgetExceeded):
+        charge(product(SharedBudget.open(place), tmp_path / "two").open_stream(statement(ONCE)), 3)
 
 
 def test_an_older_copy_of_a_products_ledger_makes_no_release(tmp_path):

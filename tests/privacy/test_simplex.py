@@ -67,6 +67,22 @@ def test_projection_is_the_nearest_point_of_the_simplex() -> None:
         np.testing.assert_allclose(projected, nearest, atol=1e-6)
 
 
+@pytest.mark.parametrize("total", [0.0, 1.0, 7.0])
+def test_the_nearest_point_has_an_obtuse_angle_to_every_other(total: float) -> None:
+    """This holds for the nearest point of a convex set, and for no other one."""
+    rng = np.random.default_rng(7)
+    points = rng.normal(0.3, 1.0, (200, 4))
+    nearest = project(points, total)
+    assert (nearest >= 0).all()
+    np.testing.assert_allclose(nearest.sum(axis=1), total)
+    corners = np.concatenate([np.eye(4), rng.dirichlet(np.ones(4), 300)]) * total
+    products = np.einsum("na,nka->nk", points - nearest, corners[None] - nearest[:, None])
+    assert products.max() < 1e-9
+    each = np.full((200, 1), total)
+    np.testing.assert_array_equal(project(points, each), nearest)
+    np.testing.assert_array_equal(project(points[0], total), nearest[0])
+
+
 def test_a_distance_is_capped_and_checked() -> None:
     assert capped_distance(0.3, 4, 0.2) == pytest.approx(np.sqrt(2) * 0.2)
     assert capped_distance(0.01, 4, 0.2) == 0.01

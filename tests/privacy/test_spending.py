@@ -11,6 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
+from small import UNIT, statement
 
 from sotto.privacy.errors import (
     BudgetExceeded,
@@ -23,8 +24,6 @@ from sotto.privacy.ledger.persons import PersonBlock, PersonSet, as_blocks
 from sotto.privacy.ledger.spending import Account, Budget
 from sotto.privacy.statements import (
     Gap,
-    Once,
-    Part,
     Poisson,
     Returning,
     Sharing,
@@ -32,24 +31,8 @@ from sotto.privacy.statements import (
 )
 from sotto.privacy.units import Unit
 
-UNIT = Unit(kind="trajectory", adjacency="zero-out")
 DELTA = 1e-5
 NO_TARGET = Budget(epsilon=math.inf, delta=DELTA)
-
-
-def statement(noise_multiplier: float = 3.0, **changes: Any) -> StreamStatement:
-    fields: dict[str, Any] = {
-        "name": "update",
-        "unit": UNIT,
-        "participation": Once(),
-        "parts": {"policy": Part(clip_norm=0.5, noise_multiplier=noise_multiplier)},
-        "dimensions": {"policy": 10},
-        "divisor": 4.0,
-        "horizon": 20,
-        "population": "simulated",
-        "sampler_delta": 1e-30,
-    }
-    return StreamStatement(**(fields | changes))
 
 
 def gaussian_epsilon(z: float, delta: float = DELTA) -> float:

@@ -287,6 +287,12 @@ def test_pure_composition_is_exact(epsilon: float) -> None:
     assert two_hop.pure_delta(each, 5, 1.0) <= 1e-3 < two_hop.pure_delta(1.001 * each, 5, 1.0)
 
 
+def test_pure_composition_of_a_million_releases_is_rounded_up() -> None:
+    """The true value is a sum of the same terms with 40 digits; its logarithms round by 2e-10."""
+    true = 5.793345416262e-07
+    assert true < two_hop.pure_delta(1e-3, 10**6, 5.0) < true * (1 + 1e-7)
+
+
 @pytest.mark.parametrize("target", [0.0, 0.1, 0.8, 2.0])
 def test_the_drawn_experts_pair_is_exact_and_covers_more_experts(target: float) -> None:
     """Drawing one of m with ratios 0 and rho is dominated for every m from the stated one on."""

@@ -10,9 +10,9 @@ import pytest
 
 from sotto.cli import main
 from sotto.privacy.certificates.check import read
-from sotto.privacy.certificates.lone import Finding, verify_file
+from sotto.privacy.certificates.lone import FileVerification, verify_file
 from sotto.runs.printed.files import html, writer
-from sotto.runs.printed.page import Page, page_of_certificate, page_of_finding, plain
+from sotto.runs.printed.page import Page, left_to_right, page_of_certificate, page_of_verification
 
 pytest.importorskip("fpdf")
 from sotto.runs.printed.pdf import pdf
@@ -76,24 +76,24 @@ def test_a_paper_claim_states_no_delta(file: Path) -> None:
     claim = {"epsilon": float("inf"), "status": "paper-claim"}
     stored = read(file).model_copy(update=claim)
     page = page_of_certificate(stored, file)
-    assert (page.verdict, page.good) == ("PAPER CLAIM", False)
+    assert (page.verdict, page.good) == ("NOT PROVED", False)
     facts = dict(page.facts)
     assert facts["Epsilon"] == "infinite"
     assert facts["Delta"] == "1e-05"
     assert "In words" not in facts
-    found = page_of_finding(Finding("true", certificate=stored), file)
-    assert (found.verdict, found.good) == ("TRUE: PAPER CLAIM", False)
+    found = page_of_verification(FileVerification("true", certificate=stored), file)
+    assert (found.verdict, found.good) == ("TRUE: NOT PROVED", False)
 
 
 def test_verdicts_on_files(file: Path) -> None:
-    true = page_of_finding(verify_file(file), file)
+    true = page_of_verification(verify_file(file), file)
     assert (true.verdict, true.good) == ("TRUE: PROVED", True)
-    stale = page_of_finding(Finding("stale", certificate=read(file)), file)
+    stale = page_of_verification(FileVerification("stale", certificate=read(file)), file)
     assert (stale.verdict, stale.good) == ("STALE: PROVED", False)
     assert "Ask for the current certificate" in stale.reasons[0]
     changed = re.sub(r'"epsilon": 1\.[^,]+,', '"epsilon": 0.9,', file.read_text(), count=1)
     file.write_text(changed)
-    false = page_of_finding(verify_file(file), file)
+    false = page_of_verification(verify_file(file), file)
     assert (false.verdict, false.good) == ("FALSE", False)
     assert "Do not rely on it" in false.reasons[-1]
     assert [name for name, _ in false.facts] == ["File", "Its SHA-256"]
@@ -117,7 +117,7 @@ MARKUP = '<script>alert(1)</script><img src="https://example.org/x" onerror=x>&a
 
 def hostile(length: int = 1) -> Page:
     """A page with markup, controls and letters that fonts lack in every text."""
-    text = plain(MARKUP + "\u202e\u05d0\u4e2d\U0001f600 ε ≤ δ" + "x" * length)
+    text = left_to_right(MARKUP + "\u202e\u05d0\u4e2d\U0001f600 ε ≤ δ" + "x" * length)
     return Page(text, text, True, (text,) * 3, ((text, text),) * 3, ((text, (text,) * 3),) * 3)
 
 

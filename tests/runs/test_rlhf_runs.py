@@ -344,6 +344,8 @@ def test_interrupted_policy_gradients_go_on_without_the_release_that_was_lost(
     ("given", "says"),
     [
         ((*TRAIN, "--seeds", "2"), "do not train side by side"),
+        ((*TRAIN, "--kl-coefficient", "0.1"), "no effect with reward-model; leave it at 0"),
+        ((*TRAIN, "--directions", "4"), "no effect with reward-model; leave it at 16"),
         ((*TRAIN, "--total-steps", "9"), "unrecognized options: --total-steps"),
         (("tune", "rlhf"), "there is no command 'tune rlhf'"),
         (("eval", "RUN", *NAMED, "--video", "x.gif"), "has no environment that could be drawn"),

@@ -381,7 +381,8 @@ def test_checkpoints_refuse_random_keys(tmp_path: Path) -> None:
 
 def test_metrics_survive_a_torn_line_and_a_step_back(tmp_path: Path) -> None:
     def line(first: int, updates: int, seconds: float) -> metrics.Line:
-        return metrics.Line(updates, first, updates, seconds, None, {"x": [float("nan")]})
+        numbers = {"released": {"x": [np.nan, -np.inf]}, "evaluation": {"y": np.nan}}
+        return metrics.Line(updates, first, updates, seconds, None, **numbers)
 
     log = metrics.MetricsWriter(tmp_path, 1)
     for number in range(3):
@@ -394,4 +395,6 @@ def test_metrics_survive_a_torn_line_and_a_step_back(tmp_path: Path) -> None:
     log.append(line(2, 3, 9.0))
     log.close()
     assert [(one.updates, one.seconds) for one in metrics.read(file)] == [(1, 0), (2, 0), (3, 9)]
-    assert np.isnan(metrics.read(file)[0].released["x"][0])
+    last = metrics.read(file)[-1]
+    np.testing.assert_equal(last.released["x"], [np.nan, -np.inf])
+    assert np.isnan(last.evaluation["y"])

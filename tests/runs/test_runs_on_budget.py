@@ -93,7 +93,10 @@ def test_a_training_charges_people_by_their_numbers(folder):
 def test_a_certificate_states_the_limits_of_the_shared_budget(folder, capsys):
     assert main(["certificate", str(folder / "run")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "nobody pays more than epsilon 2 at delta 1e-06 in all of them" in said
+    assert (
+        "Nobody who has one number in all of them pays more than epsilon 2 at delta 1e-06" in said
+    )
+    assert "as long as nobody goes on with a copy of the budget" in said
     alone = folder / "alone"
     assert main(words(alone)) == 0
     assert main(["certificate", str(alone)]) == 0

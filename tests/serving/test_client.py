@@ -165,6 +165,13 @@ def test_no_url_is_refused(url):
         RemoteTeacher(url, "token")
 
 
+@pytest.mark.parametrize("user", ["me:secret@", "me@", ":secret@"])
+def test_a_url_with_a_password_is_refused_without_showing_it(user):
+    with pytest.raises(ValueError, match="name or a password") as caught:
+        RemoteTeacher(f"https://{user}teacher.example", "token")
+    assert "secret" not in str(caught.value)
+
+
 def test_clear_text_is_warned_about(caplog):
     def nobody(request):
         raise httpx.ConnectError("no route", request=request)

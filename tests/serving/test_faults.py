@@ -4,6 +4,7 @@ Every batch has a key and is sent twice, in shuffled order, by several threads, 
 is there; whoever gets no answer sends it again. Processes are killed with SIGKILL in between.
 """
 
+import os
 import random
 import socket
 import subprocess
@@ -40,6 +41,7 @@ class Replica:
                 *(sys.executable, Path(__file__).with_name("replica.py")),
                 *(where, str(port), digest_key),
             ],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

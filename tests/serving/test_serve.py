@@ -2,10 +2,12 @@
 
 import functools
 import json
+import shlex
 import signal
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from sotto.cli import main
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.distances import ObservationDistance, PolicyDistance, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.runs import checkpoints
+from sotto.runs import checkpoints, training
 from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import NOTHING_NAMED, Named, create_experiment, new_settings
 from sotto.runs.registry import algorithm_named, config_to_json
@@ -377,7 +379,7 @@ def test_a_ledger_elsewhere(runs, started, tmp_path, postgresql_url, capsys):
 
 
 def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monkeypatch, capsys):
-    """Both commands, with HTTP between them."""
+    """Both commands, with HTTP between them, and the command that goes on after Ctrl-C."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     teacher = read_once(runs / "one")
     settings = Promise(
@@ -399,7 +401,12 @@ def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monk
     key = DigestKey.create(tmp_path / "key")
     with running(create_app(rows_to_serve(teacher), ledger, key, env_id=teacher.env_id)) as url:
         call = f"train kickstart --teacher {url} {small} --out {out} --json"
-        assert main(call.split()) == 0
+        with monkeypatch.context() as patch:  # Ctrl-C after the first update
+            patch.setattr(training, "_interruptible", lambda: nullcontext(lambda: True))
+            assert main(call.split()) == 130
+        told = shlex.split(capsys.readouterr().err.rpartition("continue with: ")[2])
+        assert told[-2:] == ["--teacher", url]
+        assert main([*told[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["updates"] == 3
     assert ledger.spent().answered == 96
     written = [path.read_bytes() for path in out.rglob("*") if path.is_file()]

@@ -22,6 +22,7 @@ from sotto.privacy.release.release import Release
 from sotto.privacy.units import PopulationKind
 from sotto.rl.evaluation import returns_of
 from sotto.rl.rollout import Actor
+from sotto.trees import at
 
 Config = TypeVar("Config")
 AnyLedger = Ledger | AnswerLedger
@@ -110,6 +111,7 @@ class Algorithm(ABC, Generic[Config]):
         files: settings that name files, which must be given again to resume, each with the setting
             that holds the file's identity. A file that has moved is known by it. None: the file
             must stay where it was.
+        one_seed: why seeds never train side by side, in a sentence; empty if they may.
     """
 
     name: ClassVar[str]
@@ -125,6 +127,7 @@ class Algorithm(ABC, Generic[Config]):
     options_type: ClassVar[type[Any]] = NoOptions
     presets: ClassVar[tuple[str, ...]] = ()
     files: ClassVar[Mapping[str, str | None]] = {}
+    one_seed: ClassVar[str] = ""
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
         """Returns settings that differ from the defaults of `config_type`, which `--help` shows.
@@ -255,6 +258,9 @@ class Algorithm(ABC, Generic[Config]):
         Raises:
             ValueError: the seeds are refused; the message says why, and what to do.
         """
+        del config
+        if self.one_seed and len(seeds) > 1:
+            raise ValueError(self.one_seed)
 
     @abstractmethod
     def initial_states(self, config: Config, seeds: Sequence[int]) -> PyTree:
@@ -262,7 +268,7 @@ class Algorithm(ABC, Generic[Config]):
 
     def one_state(self, config: Config, seed: int) -> PyTree:
         """Returns one run's state, or arrays of its shapes, by which a checkpoint is read."""
-        return jax.tree.map(lambda x: x[0], self.initial_states(config, [seed]))
+        return at(self.initial_states(config, [seed]), 0)
 
     @abstractmethod
     def train(

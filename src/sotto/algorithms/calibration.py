@@ -1,10 +1,76 @@
-"""Calibrates the noise of a stream of releases to an epsilon, the sampler's own delta included."""
+"""Accounts releases, and calibrates their noise to an epsilon with the sampler's delta."""
 
 import math
 from collections.abc import Callable, Sequence
 
-from sotto.privacy.accounting.composition import Event, calibrate_noise_multiplier
+from sotto.privacy.accounting.composition import (
+    Event,
+    Gaussian,
+    SampledGaussian,
+    calibrate_noise_multiplier,
+    compose,
+)
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
+
+_DRAWS = 2**40
+"""Number of random draws that `calibrate` assumes, more than any training makes."""
+
+
+def account(
+    *, noise_multiplier: float, delta: float, releases: int = 1, sampling_rate: float | None = None
+) -> float:
+    """Returns epsilon at delta for a person in every release; arguments as for `calibrate`.
+
+    Example:
+        sotto.account(noise_multiplier=1.0, delta=1e-5)                        # 4.38
+
+    It uses the analytic Gaussian mechanism (Balle and Wang 2018, Theorem 8), or privacy loss
+    distributions under sampling. Both are tight.
+    """
+    return compose([all_releases(noise_multiplier, releases, sampling_rate)]).epsilon(delta)
+
+
+def calibrate(
+    *, target_epsilon: float, delta: float, releases: int = 1, sampling_rate: float | None = None
+) -> float:
+    """Returns the least noise multiplier that meets a target, for a person in every release.
+
+    Example:
+        sotto.calibrate(target_epsilon=1.0, delta=1e-5)                        # 3.73
+
+    Args:
+        target_epsilon: largest allowed epsilon.
+        delta: delta of the guarantee, below one over the number of people.
+        releases: number of releases in which one person takes part.
+        sampling_rate: probability with which each person is drawn for each release, in secret
+            (Poisson sampling); None if everybody takes part.
+
+    Raises:
+        ValueError: the target is out of reach.
+    """
+    all_releases(1.0, releases, sampling_rate)  # refuses settings that mean nothing
+    # The shifts of all releases are one shift, except under sampling (`calibrated_multiplier`).
+    shift, met = (math.sqrt(releases), 1) if sampling_rate is None else (1.0, releases)
+    return calibrate_with_sampler(
+        lambda at: calibrate_noise_multiplier(
+            lambda z: [all_releases(z, releases, sampling_rate)], target_epsilon, at
+        ),
+        lambda z: met * sampler_delta(z / shift, _DRAWS),
+        delta,
+    )
+
+
+def all_releases(
+    noise_multiplier: float, releases: int, sampling_rate: float | None = None
+) -> Gaussian | SampledGaussian:
+    """Returns what all releases to one person cost; without sampling they are one of less noise."""
+    if releases < 1:
+        raise ValueError(f"releases must be at least 1, got {releases}")
+    if sampling_rate is not None:
+        return SampledGaussian(
+            noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, count=releases
+        )
+    return Gaussian(noise_multiplier=noise_multiplier / math.sqrt(releases))
 
 
 def calibrated_multiplier(
@@ -31,6 +97,21 @@ def calibrated_multiplier(
         lambda at: calibrate_noise_multiplier(events, epsilon, at),
         lambda multiplier: met * sampler_delta(multiplier, draws),
         delta,
+    )
+
+
+def gaussian_multiplier(epsilon: float, delta: float, *, draws: int) -> float:
+    """Returns the least noise multiplier of one Gaussian mechanism that is (epsilon, delta)-DP.
+
+    Args:
+        epsilon, delta: the target.
+        draws: as for `calibrated_multiplier`.
+
+    Raises:
+        ValueError: as `calibrated_multiplier`.
+    """
+    return calibrated_multiplier(
+        lambda z: [Gaussian(noise_multiplier=z)], epsilon, delta, draws=draws
     )
 
 

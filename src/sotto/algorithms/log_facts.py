@@ -1,6 +1,6 @@
 """An imported log, its public facts as settings, and what the algorithms on such logs share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -97,6 +97,10 @@ class LogAlgorithm(Algorithm[_Config]):
     """
 
     charged = True
+    one_seed = (
+        "every seed would learn from the same people, and their privacy costs add up; leave out "
+        "--seeds"
+    )
     unit: ClassVar[Unit]
 
     def __init__(self) -> None:
@@ -116,12 +120,3 @@ class LogAlgorithm(Algorithm[_Config]):
         wanted: Any = config
         budget = Budget(epsilon=wanted.target_epsilon, delta=known(wanted.delta))
         return Ledger.create(where, run_id, unit=self.unit, budget=budget)
-
-    def check_seeds(self, config: _Config, seeds: Sequence[int]) -> None:
-        """Refuses several seeds, whose costs for the same people would add up."""
-        del config
-        if len(seeds) > 1:
-            raise ValueError(
-                "every seed would learn from the same people, and their privacy costs add up; "
-                "leave out --seeds"
-            )

@@ -8,13 +8,13 @@ Guarantee:
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from sotto.keys import keys_of
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
+from sotto.trees import single
 
 
 def through_the_door(
@@ -23,7 +23,6 @@ def through_the_door(
     public: PyTree,
     people: PyTree,
     first: int,
-    noise_seed: int | None = None,
 ) -> Any:
     """Charges the ledger, makes the release, and returns its log, with leaves in float64.
 
@@ -33,14 +32,13 @@ def through_the_door(
         public: public state, without a leading axis.
         people: the log of every place, leaves of shape [slots, ...].
         first: number of the first place.
-        noise_seed: for tests only; voids the certificate.
 
     Raises:
         PrivacyError: the budget does not cover it, or somebody was in another release.
     """
-    state = jax.tree.map(lambda x: jnp.asarray(x)[None], public)
+    state = single(public)
     units = jax.tree.map(np.asarray, people)
-    stream = release.open([ledger], state, units, noise_seed=noise_seed)
+    stream = release.open([ledger], state, units)
     persons = np.arange(first, first + release.slots, dtype=np.int64)[None, None]
     units = jax.tree.map(lambda x: x[None, None], units)
     _, log, _ = stream.run(state, keys_of([0], 0), persons, units)

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from sotto import modules
 from sotto.cli.terminal.options import Json, Ledger
-from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
 from sotto.keys import seed_range
 
@@ -175,10 +175,11 @@ def _said(target: str, verdict: "Verdict", json: bool) -> int:
 
 def _print_verdict(target: str, verdict: "Verdict") -> None:
     print(f"{target} claims epsilon {verdict.epsilon:.4g} at delta {verdict.delta:.3g}.")
-    print(f"{'check':<10}{'presumes':<18}{'epsilon at least':>16}  seen")
+    table = []
     for one in verdict.findings:
-        mark = "  REFUTES THE CLAIM" if one.refuted else ""
-        print(f"{one.check:<10}{one.presumes:<18}{one.epsilon_lower:>16.3f}  {one.says}{mark}")
+        mark = "REFUTES THE CLAIM: " if one.refuted else ""
+        table.append((one.check, one.presumes, f"{one.epsilon_lower:.3f}", f"{mark}{one.says}"))
+    print_table(("check", "presumes", "epsilon at least", "seen"), table)
     for sentence in verdict.left_out:
         print(f"Left out: {sentence}")
     result = "refuted" if verdict.refuted else "not refuted, which does not prove it"

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.bounds import at_most, guarantee
 from sotto.privacy.ledger.allowances import Allowance
@@ -106,23 +106,19 @@ def page(place: Place, /, out: Path, most: int = 20, json: Json = False) -> None
 
 
 def _show(found: Standing) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     print(sentence(found))
     print(f"Head of the ledger: {found.head_hash}\n")
-    console = Console()
-    streams = Table("stream", "product", "people", "epsilon of each", "share", "refused now")
+    streams = []
     for number, one in enumerate(found.streams):
         named = (str(number), f"{one.name} ({one.product[:8]})", f"{one.people:,}")
         share = f"{100 * one.share:.3g}%"
-        streams.add_row(*named, at_most(one.epsilon), share, f"{one.refused:,}")
-    console.print(streams)
-    people = Table("person", "spent epsilon", "used share", "room for epsilon", "streams")
+        streams.append((*named, at_most(one.epsilon), share, f"{one.refused:,}"))
+    print_table(("stream", "product", "people", "epsilon of each", "share", "refused now"), streams)
+    people = []
     for near in found.nearest:
         numbers = (str(near.person), at_most(near.epsilon), f"{100 * near.share:.3g}%")
-        people.add_row(*numbers, f"{near.room:.4g}", ", ".join(map(str, near.streams)))
-    console.print(people)
+        people.append((*numbers, f"{near.room:.4g}", ", ".join(map(str, near.streams))))
+    print_table(("person", "spent epsilon", "used share", "room for epsilon", "streams"), people)
     print(
         f"{found.people:,} people took part. The one who spent most has epsilon "
         f"{at_most(found.largest)} of {at_most(found.allowance.epsilon)}. {CAVEAT}"

@@ -71,6 +71,7 @@ def evaluate(
     cells: _Parts = (),
     level: float = 0.95,
     sampled: bool = False,
+    other_people: bool = False,
     env_id: str | None = None,
     out: Path | None = None,
     json: Json = False,
@@ -108,6 +109,7 @@ def evaluate(
             JSON file of a public linear model of returns.
         level: Probability with which all intervals hold.
         sampled: Let runs draw actions from their policy instead of taking the most likely one.
+        other_people: Nobody in this log is in a log that a run was trained on without privacy.
         env_id: Environment of the runs. It is needed if its name has a module in it.
         out: Directory of the ledger, the values and the certificate (default: the log's name and
             "-evaluation").
@@ -118,7 +120,7 @@ def evaluate(
     asked = Asked(estimator, largest_weight, discount, returns, level, learn, cells)
     settings_of(declaration, asked, len(runs) + len(policy) + learn)
     for path in runs:
-        _refuse_unpaid(path, on, records.identity)
+        _refuse_unpaid(path, records.identity, other_people)
     targets = _targets(declaration, runs, policy, sampled, env_id)
     models = None if model is None else _models(model, declaration, discount, env_id)
     delta = default_delta(declaration.people) if delta is None else delta
@@ -204,20 +206,32 @@ def _models(
     return expected
 
 
-def _refuse_unpaid(run: Path, log: Path, identity: str) -> None:
-    """Refuses a run that was trained on this log without a ledger.
+def _refuse_unpaid(run: Path, identity: str, other_people: bool) -> None:
+    """Refuses a run that was trained on a log without a ledger.
 
-    The certificate says that policies come from releases that were paid for.
+    The certificate says that policies come from releases that were paid for. The same people may be
+    in several logs, or in several imports of one, which nothing but the user knows.
+
+    Args:
+        run: directory of the run.
+        identity: identity of this log.
+        other_people: whether the user says that the people of other logs are others.
 
     Raises:
         RunError: the run is one.
     """
     settings = open_experiment(run).settings
-    if settings.ledger is None and settings.config.get("identity") == identity:
-        raise RunError(
-            f"{run} was trained on {log} without privacy, and this evaluation's certificate would "
-            "not count that; evaluate it on another log, or train with privacy"
-        )
+    log = settings.config.get("on") or settings.config.get("dataset")
+    if settings.ledger is not None or log is None:
+        return
+    unpaid = (
+        f"{run} was trained on {log} without privacy, and this evaluation's certificate would not "
+        "count that; train with privacy"
+    )
+    if settings.config.get("identity") == identity:
+        raise RunError(f"{unpaid}, or evaluate it on a log of other people")
+    if not other_people:
+        raise RunError(f"{unpaid}, or if nobody is in both logs, say --other-people")
 
 
 def _targets(

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
 from sotto.errors import RunError, visible
 from sotto.runs import summaries
@@ -56,7 +56,7 @@ def runs(folder: Folder = Path("runs"), /, page: Path | None = None, json: Json 
             pairs = zip(header[5:-1], row[5:-1], strict=True)
             return [*row[:5], "; ".join(f"{name} {x}" for name, x in pairs if x), row[-1]]
 
-        _print_table([*header[:5], "measured", header[-1]], [together(row) for row in body])
+        print_table([*header[:5], "measured", header[-1]], [together(row) for row in body])
     else:
         print(f"There are no runs in {folder}; train one with: sotto train dppg --out {folder}/x")
     for one in others:
@@ -94,10 +94,10 @@ def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> Non
     (_, *facts), body = rows(found)
     called = [row[0] for row in body]
     values = zip(*(row[1:] for row in body), strict=True)
-    _print_table(["", *called], [[name, *row] for name, row in zip(facts, values, strict=True)])
+    print_table(["", *called], [[name, *row] for name, row in zip(facts, values, strict=True)])
     if differ:
         print("\nSettings that differ:")
-        _print_table(
+        print_table(
             ["setting", *called],
             [[name, *map(summaries.shown_setting, values)] for name, values in differ.items()],
         )
@@ -106,15 +106,3 @@ def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> Non
     print(f"\n{ADD_UP}")
     if page is not None:
         print(f"wrote {page}")
-
-
-def _print_table(header: list[str], body: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for name in header:
-        table.add_column(visible(name), overflow="fold")
-    for row in body:
-        table.add_row(*map(visible, row))
-    Console(markup=False).print(table)

@@ -17,6 +17,7 @@ from sotto.keys import new_key
 from sotto.privacy.bounds import guarantee
 from sotto.runs.directory import Experiment, Named, Run, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
+from sotto.trees import at
 
 if TYPE_CHECKING:
     from sotto.algorithms.base import Algorithm
@@ -118,7 +119,6 @@ def _evaluate(
     video: Path | None,
     model: str | None,
 ) -> dict[str, Any]:
-    import jax
     import numpy as np
 
     from sotto.runs.checkpoints import last_checkpoint
@@ -138,7 +138,7 @@ def _evaluate(
     if video is not None:  # first, since a package may be missing for it
         from sotto.runs.agents.video import record
 
-        one = jax.tree.map(lambda x: x[0], policies[name])
+        one = at(policies[name], 0)
         filmed["video_return"] = record(settings, one, seed, greedy, video)
     returns = algorithm.evaluate(config, policies[name], new_key(seed), episodes, greedy)
 

@@ -89,7 +89,10 @@ def run(name: str, args: list[str]) -> int:
         default = vars(stored)
     else:
         default = algorithm.defaults(given)
-    options, settings = flags_of(_options(algorithm)), flags_of(algorithm.config_type, default)
+    if algorithm.one_seed and "seeds" in given:
+        raise ValueError(algorithm.one_seed)
+    options = flags_of(_options(algorithm), hidden=("seeds",) if algorithm.one_seed else ())
+    settings = flags_of(algorithm.config_type, default)
 
     def command(run: Any, training: Any) -> int:
         config = algorithm.config_type(**vars(training))
@@ -151,6 +154,7 @@ def _show(
         resume=options.resume,
         command=shlex.join(["sotto", "train", algorithm.name, *args]),
         env_id=given.get("env_id"),
+        teacher=given.get("teacher"),
         seeds=options.seeds,
         ledger=options.ledger,
         budget=options.budget,

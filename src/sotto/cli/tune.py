@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import jax
 from pydantic import TypeAdapter
 
 from sotto.algorithms.dppg.algorithm import DPPG
@@ -28,6 +27,7 @@ from sotto.runs.directory import Run, create_experiment, ledger_place, new_setti
 from sotto.runs.marks import mark
 from sotto.runs.metrics import Line
 from sotto.runs.registry import config_to_json
+from sotto.trees import at
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
 
 def _save(run: Run, best: Selected, ledger: Ledger) -> None:
     """Completes the run directory with the selected training."""
-    state = jax.tree.map(lambda x: x[0], best.states)
+    state = at(best.states, 0)
     checkpoints.save(run.checkpoints, best.updates, state, mark(ledger))
     certificate = derive(ledger)
     certificate.write(run.certificate)

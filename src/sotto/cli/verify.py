@@ -12,7 +12,7 @@ from sotto.errors import visible
 from sotto.privacy.bounds import guarantee
 
 if TYPE_CHECKING:
-    from sotto.privacy.certificates.lone import Finding
+    from sotto.privacy.certificates.lone import FileVerification
 
 _EXIT_CODES = {"true": 0, "false": 2, "stale": 3, "unverifiable": 4}
 
@@ -58,14 +58,14 @@ def verify(
     """
     from sotto.privacy.certificates.lone import verify_file
     from sotto.runs.printed.files import writer
-    from sotto.runs.printed.page import page_of_finding
+    from sotto.runs.printed.page import page_of_verification
 
     if ledger is not None and "://" not in ledger and not Path(ledger).is_file():
         raise ValueError(f"there is no file {ledger}; give the ledger.sqlite of the certificate")
     write = None if page is None else writer(page)
     found = verify_file(path, ledger, signed_by)
     if write is not None:
-        write(page_of_finding(found, path, signed_by))
+        write(page_of_verification(found, path, signed_by))
     stored = found.certificate
     if json:
         numbers = {} if stored is None else {"run_id": stored.run_id, "proof": stored.status}
@@ -90,7 +90,7 @@ def verify(
     return _EXIT_CODES[found.status]
 
 
-def _compared(found: "Finding", ledger: str | None) -> str:
+def _compared(found: "FileVerification", ledger: str | None) -> str:
     """Returns the comparison that gave this status, in words."""
     if found.certificate is not None and found.certificate.status == "described":
         return "it follows from somebody's description; no ledger recorded the training"

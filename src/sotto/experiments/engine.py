@@ -173,7 +173,7 @@ def row_file(arm: str, settings: str, seeds: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class Store:
+class ResultFolder:
     """Folder of the results of arms, with their ledgers and certificates.
 
     Each arm has a folder with result.json, and a folder seed-K with the files of each seed. If
@@ -250,7 +250,7 @@ class Store:
 # --- running -------------------------------------------------------------------------------------
 
 
-def run(arms: Sequence[Arm], store: Store, workers: int, say: Say) -> list[Result]:
+def run(arms: Sequence[Arm], store: ResultFolder, workers: int, say: Say) -> list[Result]:
     """Trains the arms that the store does not hold, and returns one result for each method.
 
     A training that was stopped is started again from its beginning, with fresh noise. A certificate
@@ -290,7 +290,7 @@ def run(arms: Sequence[Arm], store: Store, workers: int, say: Say) -> list[Resul
     return [joined(parts) for parts in methods.values()]
 
 
-def _finished(store: Store, arms: Sequence[Arm], workers: int) -> Iterator[tuple[Arm, str]]:
+def _finished(store: ResultFolder, arms: Sequence[Arm], workers: int) -> Iterator[tuple[Arm, str]]:
     """Trains arms, and yields each with a sentence about it. Its files are in the store then."""
     if not cluster.connected():
         yield from finished(partial(_train, store), arms, workers)
@@ -314,13 +314,13 @@ class _Sent(NamedTuple):
 def _train_apart(sent: _Sent) -> tuple[str, bytes]:
     """Trains an arm on a node that has no other files; returns the sentence and its files."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
+        store = ResultFolder(Path(folder))
         for need, files in zip(sent.arm.needs, sent.needed, strict=True):
             store.unpack(need, files)
         return _train(store, replace(sent.arm, seeds=sent.seeds)), store.packed(sent.arm)
 
 
-def _train(store: Store, arm: Arm) -> str:
+def _train(store: ResultFolder, arm: Arm) -> str:
     """Trains the missing seeds, writes their results and returns a sentence about them."""
     seeds, place = store.missing(arm), store.place(arm.file)
     if not arm.by_seed:

@@ -1,12 +1,45 @@
-"""Files that accompany a figure: its data as Parquet, and its summary as JSON."""
+"""Files that accompany a figure: its data as Parquet, from rows, and its summary as JSON."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sotto.files import write_whole
+from sotto.experiments.engine import Result
+from sotto.files import strict_json, write_whole
+
+
+def about(result: Result) -> dict[str, Any]:
+    """Returns name and label of the result's arm, and its status, epsilon and delta."""
+    said = {name: getattr(result, name) for name in ("status", "epsilon", "delta")}
+    return {"arm": result.arm.name, "label": result.arm.label} | said
+
+
+def seed_rows(result: Result, **columns: Any) -> list[dict[str, Any]]:
+    """Returns a row for each seed, with these columns and every return."""
+    return [
+        columns
+        | {"seed": seed}
+        | {kind: float(values[row]) for kind, values in result.returns.items()}
+        for row, seed in enumerate(result.seeds)
+    ]
+
+
+def point_rows(result: Result, steps: str, **columns: Any) -> list[dict[str, Any]]:
+    """Returns a row for each seed and point, with these columns and every curve.
+
+    Args:
+        result: result with curves.
+        steps: name of the column of steps.
+        columns: further columns, the same in all rows.
+    """
+    return [
+        columns
+        | {"seed": seed, steps: int(result.steps[row, point])}
+        | {kind: float(curve[row, point]) for kind, curve in result.curves.items()}
+        for row, seed in enumerate(result.seeds)
+        for point in range(result.steps.shape[1])
+    ]
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -27,19 +60,8 @@ def write_data(stem: Path, rows: Sequence[Mapping[str, Any]], summary: Any) -> N
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Writes JSON, which has no infinity and no NaN: they become the string "inf" and null."""
-    write_whole(path, json.dumps(plain(values), indent=1, allow_nan=False) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """Returns JSON values in which infinity is "inf" and NaN is null."""
-    if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
+    """Writes values as `strict_json` does."""
+    write_whole(path, strict_json(values, indent=1) + "\n")
 
 
 def _no_nan(value: Any) -> Any:

@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from sotto.federated import messages
-from sotto.federated.device import Device
+from sotto.federated.device import RoundDevice
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.errors import PrivacyError
 
@@ -64,7 +64,7 @@ def client_app(
     """
 
     def keys(message: Message, context: Context, person: int, _request: ConfigRecord) -> _Turn:
-        device = Device(messages.terms_in(message.content))
+        device = RoundDevice(messages.terms_in(message.content))
         _begin(context, person, device.terms.round)
         return device, messages.of_bytes(device.announce())
 
@@ -125,7 +125,7 @@ def client_app(
     return made
 
 
-_Turn: TypeAlias = tuple[Device | None, ConfigRecord]
+_Turn: TypeAlias = tuple[RoundDevice | None, ConfigRecord]
 """The device after a stage, None at the end of the round, and its answer."""
 
 
@@ -138,7 +138,7 @@ def _begin(context: Context, person: int, round_id: bytes) -> None:
     context.state[f"begun-{person}"] = ConfigRecord({"rounds": [*rounds, round_id]})
 
 
-def _recalled(message: Message, context: Context, person: int, stage: str) -> Device:
+def _recalled(message: Message, context: Context, person: int, stage: str) -> RoundDevice:
     """Returns the device as it was after the last stage, and forgets it until it is remembered.
 
     A stage that fails thus ends the device's part in the round. A message about another stage than
@@ -150,7 +150,7 @@ def _recalled(message: Message, context: Context, person: int, stage: str) -> De
         raise ProtocolError("this device has not begun this round, or has ended it")
     memory = record["memory"]
     assert isinstance(memory, bytes)
-    device = Device.from_bytes(memory)
+    device = RoundDevice.from_bytes(memory)
     device.require(stage)
     del context.state[_name(person)]
     if device.terms != terms:  # a larger promise now would mean smaller shares of noise
@@ -158,7 +158,7 @@ def _recalled(message: Message, context: Context, person: int, stage: str) -> De
     return device
 
 
-def _remember(context: Context, person: int, round_id: bytes, device: Device | None) -> None:
+def _remember(context: Context, person: int, round_id: bytes, device: RoundDevice | None) -> None:
     if device is not None:
         memory = ConfigRecord({"round": round_id, "memory": device.to_bytes()})
         context.state[_name(person)] = memory

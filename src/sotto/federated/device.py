@@ -75,7 +75,7 @@ class Terms:
         return f"sotto {purpose} {self.round.hex()} {first} {second}".encode()
 
 
-class Device:
+class RoundDevice:
     """One device in one round.
 
     Args:
@@ -94,7 +94,7 @@ class Device:
         self._held: dict[int, bytes] = {}  # of neighbours: a share of the seed, and one of the key
 
     def __repr__(self) -> str:
-        return f"Device(stage={self._stage})"  # nothing secret
+        return f"RoundDevice(stage={self._stage})"  # nothing secret
 
     def announce(self) -> bytes:
         """Returns the device's two public keys."""
@@ -224,7 +224,7 @@ class Device:
         return json.dumps(memory).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Device":
+    def from_bytes(cls, data: bytes) -> "RoundDevice":
         """Returns the device that `to_bytes` wrote."""
         memory = json.loads(data)
         terms = memory["terms"] | {"round": bytes.fromhex(memory["terms"]["round"])}

@@ -17,8 +17,8 @@ Guarantee:
       sum of each group.
 
     The first two are tails of hypergeometric distributions, times the number of devices. For the
-    third, devices fall apart only where two runs of k/2 devices in a row are all gone. `failures`
-    computes the three bounds.
+    third, devices fall apart only where two runs of k/2 devices in a row are all gone.
+    `failure_bounds` computes the three bounds.
 """
 
 import math
@@ -36,7 +36,7 @@ _SHOWING = 20  # masks are safe from one in so many devices, also if fewer are s
 _COMPLETE = 48  # up to this number everybody is everybody's neighbour
 
 
-class Failures(NamedTuple):
+class FailureBounds(NamedTuple):
     """Upper bounds on the probabilities of the three failures in a round."""
 
     unrecoverable: float
@@ -91,7 +91,7 @@ def neighbourhood(people: int, promised: int, colluding: int) -> Neighbourhood:
         )
     showing = max(colluding, people // _SHOWING)
     for found in _candidates(people, promised):
-        if found.threshold > 0 and max(failures(found, promised, showing)) <= FAILURE:
+        if found.threshold > 0 and max(failure_bounds(found, promised, showing)) <= FAILURE:
             return found
     raise ValueError(
         f"{showing} of {people} devices are too many to collude if only {promised} are promised "
@@ -119,7 +119,7 @@ def _threshold(people: int, neighbours: int, promised: int) -> int:
     return min(neighbours // 2 + 1, likely)
 
 
-def failures(found: Neighbourhood, promised: int, colluding: int) -> Failures:
+def failure_bounds(found: Neighbourhood, promised: int, colluding: int) -> FailureBounds:
     """Returns bounds on the probabilities of failures in a round.
 
     Args:
@@ -130,13 +130,13 @@ def failures(found: Neighbourhood, promised: int, colluding: int) -> Failures:
     people, neighbours, threshold = found
     if neighbours == people - 1:
         # Nobody is left to chance: promised - 1 neighbours stay at least, and all collude at most.
-        return Failures(float(threshold > promised - 1), float(colluding >= threshold), 0.0)
+        return FailureBounds(float(threshold > promised - 1), float(colluding >= threshold), 0.0)
     from scipy.stats import hypergeom
 
     staying = hypergeom(people - 1, promised - 1, neighbours)
     showing = hypergeom(people - 1, min(colluding, people - 1), neighbours)
     gone = min(people, people - promised + colluding)
-    return Failures(
+    return FailureBounds(
         min(1.0, people * float(staying.cdf(threshold - 1))),
         min(1.0, people * float(showing.sf(threshold - 1))),
         min(1.0, math.comb(people, 2) * _all_of(neighbours, gone, people)),

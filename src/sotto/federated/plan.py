@@ -121,8 +121,8 @@ class Plan:
                 "config": config_to_json(self.algorithm, self.config),
                 **asdict(self.promise),
                 "horizon": self.horizon,
-                "parts": _plain(self.shared.release.parts),
-                "shares": _plain(self.shared.shares.parts),
+                "parts": _as_dicts(self.shared.release.parts),
+                "shares": _as_dicts(self.shared.shares.parts),
             }
         )
 
@@ -164,7 +164,9 @@ class Plan:
         return cls(algorithm, config, promise, values["horizon"], parts, shares)
 
 
-def _plain(parts: Mapping[str, Part] | Mapping[str, ShareOfNoise]) -> dict[str, dict[str, float]]:
+def _as_dicts(
+    parts: Mapping[str, Part] | Mapping[str, ShareOfNoise],
+) -> dict[str, dict[str, float]]:
     return {name: one.model_dump() for name, one in parts.items()}
 
 
@@ -174,7 +176,7 @@ def _require_stated(
     tolerance: float,
 ) -> None:
     """Refuses numbers of the server that this device does not find, too."""
-    here, there = _plain(own), _plain(stated)
+    here, there = _as_dicts(own), _as_dicts(stated)
     close = here.keys() == there.keys() and all(
         math.isclose(value, there[name][field], rel_tol=tolerance)
         for name, values in here.items()

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree, UInt32
 
@@ -31,6 +29,7 @@ from sotto.federated.round import Round
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.noise_shares import Promise, SharedStream
+from sotto.trees import at, single
 
 _POINTS = 20  # of the learning curve
 _EPISODES = 64
@@ -69,15 +68,15 @@ def on_devices(algorithm: Algorithm[Any], network: Network, promise: Promise) ->
             del folders
             if len(seeds) != 1:
                 raise ValueError("a training on devices has one seed; people take part once")
-            state = jax.tree.map(lambda x: x[0], states)
-            training = Training(self, config, network, promise, ledgers[0], state, done)
+            state = at(states, 0)
+            training = DeviceTraining(self, config, network, promise, ledgers[0], state, done)
             yield from training
 
     made: Algorithm[Any] = OnDevices()
     return made
 
 
-class Training:
+class DeviceTraining:
     """The remaining releases of a run. Iterating makes them, and yields after each.
 
     Args:
@@ -138,7 +137,7 @@ class Training:
                 continue
             lost_in_a_row = 0
             self._done += 1
-            states = jax.tree.map(lambda x: jnp.asarray(x)[None], self._state)
+            states = single(self._state)
             due = self._done % interval == 0 or self._done == self._total
             evaluation = {}
             if due and simulated and episodes:

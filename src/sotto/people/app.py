@@ -21,8 +21,6 @@ part.
 """
 
 import asyncio
-import json
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,12 +34,12 @@ from starlette.concurrency import run_in_threadpool
 
 from sotto.people import openapi
 from sotto.people.campaign import Campaign
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.database.writer import Writer
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
-from sotto.serving.traffic.apps import new_app
+from sotto.serving.traffic.apps import json_response, new_app
 from sotto.serving.traffic.bodies import parsed, read_body
 from sotto.serving.traffic.callers import Caller, Callers
 from sotto.serving.traffic.connections import Connections
@@ -83,7 +81,7 @@ _T = TypeVar("_T")
 
 def create_app(
     campaign: Campaign,
-    store: Store,
+    store: CampaignDatabase,
     is_operator: Callable[[str], bool],
     limits: Limits | None = None,
     clock: Callable[[], float] = time.time,
@@ -127,7 +125,7 @@ class _Service:
     def __init__(
         self,
         campaign: Campaign,
-        store: Store,
+        store: CampaignDatabase,
         is_operator: Callable[[str], bool],
         limits: Limits,
         clock: Callable[[], float],
@@ -136,7 +134,7 @@ class _Service:
         self._limits = limits
         self._desk = Desk(campaign, store, clock)
         self.connections = Connections(limits)
-        callers = (store, is_operator, limits, self.connections, failures, _BELIEVED_SECONDS)
+        callers = (store, is_operator, limits, self.connections, as_refusals, _BELIEVED_SECONDS)
         self.callers = Callers(*callers)
         self.callers.read_now()
         store.withdraw_again()
@@ -155,7 +153,7 @@ class _Service:
     async def campaign(self, request: Request) -> Response:
         """Returns public facts and terms."""
         await self.callers.caller(request)
-        return _json(await self._read(self._desk.facts))
+        return json_response(await self._read(self._desk.facts))
 
     async def policy(self, request: Request) -> Response:
         """Returns the current policy; 304 if the caller has it."""
@@ -188,7 +186,7 @@ class _Service:
         await self._object(request, person)
         place = await self._write(self._store.take_place, person, self._clock())
         self._desk.keep(place, person)
-        return _json(
+        return json_response(
             {
                 "place": place.id,
                 "release": place.release,
@@ -205,9 +203,9 @@ class _Service:
         given = await self._object(request, person)
         place = _text(given, "place")
         if self._desk.knows(place, person):  # then nothing blocks, and a thread would cost more
-            with failures():
-                return _json({"action": self._desk.action(given, place, person)})
-        return _json({"action": await self._read(self._desk.action, given, place, person)})
+            with as_refusals():
+                return json_response({"action": self._desk.action(given, place, person)})
+        return json_response({"action": await self._read(self._desk.action, given, place, person)})
 
     async def contributions(self, request: Request) -> Response:
         """Keeps what the caller gives for a place."""
@@ -216,7 +214,7 @@ class _Service:
         place_id = _text(given, "place")
         contribution = await self._read(self._desk.contribution, given, place_id, person)
         kept = await self._write(self._store.give, place_id, person, contribution, self._clock())
-        return _json({"kept": True, "repeated": not kept})
+        return json_response({"kept": True, "repeated": not kept})
 
     async def withdrawals(self, request: Request) -> Response:
         """Ends the caller's part in the campaign."""
@@ -224,7 +222,7 @@ class _Service:
         await self._object(request, person)
         receipt = await self._write(self._store.withdraw, person)
         self._desk.forget(person)
-        return _json({"receipt": receipt.as_json(), "meaning": WITHDRAWN})
+        return json_response({"receipt": receipt.as_json(), "meaning": WITHDRAWN})
 
     async def me(self, request: Request) -> Response:
         """Returns what was collected about the caller, and what it cost."""
@@ -237,7 +235,7 @@ class _Service:
         took_part = any(state in charged for _, state in history.places)
         privacy = facts["privacy"]
         cost = {name: privacy[name] for name in ("epsilon", "delta")} if took_part else None
-        return _json(
+        return json_response(
             {
                 "person": person,
                 "withdrew": history.withdrew,
@@ -250,14 +248,14 @@ class _Service:
     async def certificate(self, request: Request) -> Response:
         """Returns the certificate as of the last release."""
         await self.callers.caller(request)
-        return _json(await self._read(self._desk.certificate))
+        return json_response(await self._read(self._desk.certificate))
 
     # --- for the operator ------------------------------------------------------------------------
 
     async def operator(self, request: Request) -> Response:
         """Returns counts, the budget and the state of the updater."""
         self._require_operator(await self.callers.caller(request))
-        return _json(await self._read(self._desk.overview))
+        return json_response(await self._read(self._desk.overview))
 
     async def people(self, request: Request) -> Response:
         """Makes tokens of new people, which are shown once."""
@@ -268,7 +266,7 @@ class _Service:
         count = given.get("count")
         if not isinstance(count, int) or not 1 <= count <= _MOST_TOKENS:
             raise _bad(f"count is a whole number from 1 to {_MOST_TOKENS}")
-        return _json({"tokens": await self._write(self._store.enrol, count)})
+        return json_response({"tokens": await self._write(self._store.enrol, count)})
 
     # --- for everybody ---------------------------------------------------------------------------
 
@@ -285,7 +283,7 @@ class _Service:
     async def description(self, request: Request) -> Response:
         """Returns the description of this interface (OpenAPI 3.1); it needs no token."""
         self.callers.stranger(request)
-        return _json(openapi.description(self._campaign.settings.name))
+        return json_response(openapi.description(self._campaign.settings.name))
 
     async def page(self, request: Request) -> Response:
         """Returns a page, a script or the style; it needs no token."""
@@ -328,17 +326,17 @@ class _Service:
         return found
 
     async def _read(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        with failures():
+        with as_refusals():
             return await run_in_threadpool(work, *arguments)
 
     async def _write(self, work: Callable[..., _T], *arguments: Any) -> _T:
         """Does the work in the thread that writes, and returns when it is on disk."""
-        with failures():
+        with as_refusals():
             return await asyncio.wrap_future(self._writer.submit(work, *arguments))
 
 
 @contextmanager
-def failures() -> Iterator[None]:
+def as_refusals() -> Iterator[None]:
     """Turns failures of a campaign into refusals that do not say where the database is."""
     try:
         yield
@@ -364,18 +362,3 @@ def _text(given: dict[str, Any], name: str) -> str:
     if not isinstance(found, str) or not 1 <= len(found) <= 128 or not found.isprintable():
         raise _bad(f"{name} must be a text of 1 to 128 printable characters")
     return found
-
-
-def _json(values: dict[str, Any]) -> Response:
-    return Response(json.dumps(_plain(values), allow_nan=False), media_type="application/json")
-
-
-def _plain(value: Any) -> Any:
-    """Returns JSON values in which an infinite number is a text."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "inf"
-    return value

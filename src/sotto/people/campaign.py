@@ -34,7 +34,7 @@ from sotto.runs.registry import config_from_json, config_to_json
 from sotto.serving.operator import OperatorToken
 
 if TYPE_CHECKING:
-    from sotto.people.database.store import Store
+    from sotto.people.database.store import CampaignDatabase
 
 SETTINGS = "campaign.json"
 _LEDGER, _PEOPLE = "ledger.sqlite", "people.sqlite"
@@ -161,7 +161,7 @@ class Campaign:
         """Location of the database of people."""
         return self._place(_PEOPLE)
 
-    def open_store(self) -> "Store":
+    def open_store(self) -> "CampaignDatabase":
         """Opens the database of people, whose withdrawals this directory notes.
 
         Raises:
@@ -169,12 +169,12 @@ class Campaign:
         """
         # cryptography is an extra, which the other commands do not need.
         from sotto.people.database.sealing import MasterKey
-        from sotto.people.database.store import Store
+        from sotto.people.database.store import CampaignDatabase
         from sotto.people.database.withdrawals import Withdrawals
 
         noted = Withdrawals(self.path / "withdrawals.txt")
         key = MasterKey.open(self.key)
-        return Store.open(self.people_place, self.settings.campaign_id, key, noted)
+        return CampaignDatabase.open(self.people_place, self.settings.campaign_id, key, noted)
 
     def open_ledger(self) -> Ledger:
         """Opens the ledger, and refuses one of another campaign or older than the certificate."""

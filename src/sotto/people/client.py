@@ -37,7 +37,7 @@ class CampaignRefused(ValueError):
         self.code = code
 
 
-class World(Protocol):
+class OwnWorld(Protocol):
     """The world that a person lives in."""
 
     def reset(self) -> Sequence[float]:
@@ -120,7 +120,7 @@ class Person:
         """
         return self._ask("POST", "v1/places", {})
 
-    def live(self, world: World) -> dict[str, Any]:
+    def live(self, world: OwnWorld) -> dict[str, Any]:
         """Takes a place, lives one trajectory in `world`, gives it, and returns the answer.
 
         In a campaign of updates it computes the update here, and gives that in place of the

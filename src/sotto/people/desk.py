@@ -11,9 +11,9 @@ import numpy as np
 from sotto.people.campaign import Campaign
 from sotto.people.database.records import Place
 from sotto.people.database.releases import closed
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import BadContribution
-from sotto.people.plan import Plan, Published, require_as_started
+from sotto.people.plan import CampaignPlan, Published, require_as_started
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.units import LARGEST, packed, read_trajectory, read_update
 
@@ -51,9 +51,11 @@ class Desk:
         CampaignMismatch: campaign.json was changed after the campaign began.
     """
 
-    def __init__(self, campaign: Campaign, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, campaign: Campaign, store: CampaignDatabase, clock: Callable[[], float]
+    ) -> None:
         require_as_started(campaign, store)
-        self.plan = Plan(campaign)
+        self.plan = CampaignPlan(campaign)
         self._campaign, self._store, self._clock = campaign, store, clock
         self._published = lru_cache(maxsize=4)(self._read_published)
         self.policy_json = lru_cache(maxsize=4)(self._read_policy_json)

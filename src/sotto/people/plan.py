@@ -15,7 +15,7 @@ from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.people.campaign import Campaign
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import CampaignMismatch
 from sotto.people.units import empty_trajectory, unpacked
 from sotto.privacy.claims import people as claims
@@ -23,6 +23,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.rl.networks import Policy
+from sotto.trees import single
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Published:
         return cls(json.loads(line), state)
 
 
-class Plan:
+class CampaignPlan:
     """Everything about a campaign's releases that follows from its settings."""
 
     def __init__(self, campaign: Campaign) -> None:
@@ -123,9 +124,7 @@ class Plan:
         units = jax.tree.map(
             lambda leaf: np.zeros((config.users_per_update, *leaf.shape), leaf.dtype), self.unit
         )
-        return self.release(horizon).open(
-            [ledger], one_run(state), units, chunk=1, resume=continues
-        )
+        return self.release(horizon).open([ledger], single(state), units, chunk=1, resume=continues)
 
 
 def _given_update(_state: DPPGState, unit: Policy, _key: Array) -> tuple[dict[str, Any], Any]:
@@ -133,13 +132,7 @@ def _given_update(_state: DPPGState, unit: Policy, _key: Array) -> tuple[dict[st
     return {"policy": unit}, {}
 
 
-def one_run(state: DPPGState) -> DPPGState:
-    """Returns the state with an axis of one run."""
-    found: DPPGState = jax.tree.map(lambda x: jnp.asarray(x)[None], state)
-    return found
-
-
-def require_as_started(campaign: Campaign, store: Store) -> None:
+def require_as_started(campaign: Campaign, store: CampaignDatabase) -> None:
     """Checks that campaign.json says what it said when the campaign began.
 
     Raises:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from sotto.people import recipe
-from sotto.people.client import CampaignRefused, Person, World
+from sotto.people.client import CampaignRefused, OwnWorld, Person
 from sotto.people.policy import NumpyPolicy
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
@@ -54,7 +54,7 @@ class Slow:
         seconds: time until the first observation.
     """
 
-    def __init__(self, world: World, seconds: float) -> None:
+    def __init__(self, world: OwnWorld, seconds: float) -> None:
         self._world, self._seconds = world, seconds
         self.step = world.step
 
@@ -156,7 +156,7 @@ def drive(
     return {name: counts[name] for name in ("given", "dropped", "late", "repeated", "withdrawn")}
 
 
-def _part(person: Person, world: World, habits: Habits, rng: random.Random) -> list[str]:
+def _part(person: Person, world: OwnWorld, habits: Habits, rng: random.Random) -> list[str]:
     """Lets a person take part once; returns what happened."""
     try:
         if rng.random() < habits.drop_out:

@@ -7,11 +7,11 @@ from sotto.errors import RunError
 from sotto.files import private_directory, write_model
 from sotto.people.campaign import SETTINGS, Campaign, CampaignSettings
 from sotto.people.database.sealing import MasterKey
-from sotto.people.database.store import Store
-from sotto.people.plan import Plan, Published
+from sotto.people.database.store import CampaignDatabase
+from sotto.people.plan import CampaignPlan, Published
 from sotto.people.units import packed
 from sotto.privacy.certificates.derive import derive
-from sotto.privacy.ledger.entries import plain
+from sotto.privacy.ledger.entries import json_values
 from sotto.runs.budgets import give_budget
 
 
@@ -44,7 +44,7 @@ def create(
 
 def _create(campaign: Campaign) -> None:
     """Makes the ledger and the database of a new campaign, with policy version 0."""
-    plan, config, terms = Plan(campaign), campaign.config, campaign.settings.terms
+    plan, config, terms = CampaignPlan(campaign), campaign.config, campaign.settings.terms
     ledger = create_ledger(config, campaign.ledger_place, campaign.settings.campaign_id)
     give_budget(ledger, campaign.named_budget)
     if (ledger.joined or {"budget": None})["budget"] != campaign.settings.shared_budget:
@@ -52,11 +52,11 @@ def _create(campaign: Campaign) -> None:
     # The stream is opened here, so that a budget that does not cover it is refused at once.
     plan.open(ledger, plan.first)
     facts = {
-        "certificate": plain(derive(ledger)),
+        "certificate": json_values(derive(ledger)),
         "returns": [],
         "settings": campaign.settings.fingerprint,
     }
-    Store.create(
+    CampaignDatabase.create(
         campaign.people_place,
         campaign.settings.campaign_id,
         slots=config.users_per_update,

@@ -32,15 +32,16 @@ from sotto.keys import new_key
 from sotto.people.campaign import Campaign
 from sotto.people.database.records import Closed
 from sotto.people.errors import CampaignError, CampaignMismatch, StaleHolder
-from sotto.people.plan import Plan, Published, one_run, require_as_started
+from sotto.people.plan import CampaignPlan, Published, require_as_started
 from sotto.people.units import packed, unpacked
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerOlder, LedgerUnavailable
-from sotto.privacy.ledger.entries import plain
+from sotto.privacy.ledger.entries import json_values
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.stream import Stream
 from sotto.runs import marks
+from sotto.trees import single
 
 LEASE_SECONDS = 30.0
 _LAST_SECONDS = 15.0  # for which a charged release is still published after the updater was stopped
@@ -57,7 +58,7 @@ class Updater:
 
     def __init__(self, campaign: Campaign, clock: Callable[[], float] = time.time) -> None:
         self._campaign, self._clock = campaign, clock
-        self._plan = Plan(campaign)
+        self._plan = CampaignPlan(campaign)
         self._store = campaign.open_store()
         self._store.require_clearing()
         require_as_started(campaign, self._store)
@@ -199,7 +200,7 @@ class Updater:
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves))[None, None], *units)
         key = jax.random.fold_in(new_key(self._plan.config.seed), closed.release)[None]
         after, log, _ = self._opened(before).run(
-            one_run(state), key, closed.persons.reshape(1, 1, -1), stacked
+            single(state), key, closed.persons.reshape(1, 1, -1), stacked
         )
         returns = before.facts["returns"]
         if "private_return" in log:
@@ -214,7 +215,7 @@ class Updater:
     ) -> None:
         """Publishes the next version, with the certificate as of now."""
         assert self._ledger is not None
-        facts = facts | {"certificate": plain(derive(self._ledger)), "made": self._clock()}
+        facts = facts | {"certificate": json_values(derive(self._ledger)), "made": self._clock()}
         self._made = release, Published(facts, state).to_bytes(), lost
         self._finish()
 

@@ -14,6 +14,7 @@ from sotto.rl.envs.gymnasium.blocks import BLOCK, Block, blocks_of
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.rollout import Actor, evaluate
+from sotto.trees import at
 
 
 def returns_of(
@@ -55,7 +56,7 @@ def _through_gymnasium(
     runs = jax.tree.leaves(policies)[0].shape[0]
     drawn = jax.random.randint(key, (episodes,), 0, 2**31 - 1, jax.numpy.int32)
     seeds = [int(seed) for seed in np.asarray(drawn)]
-    each = [jax.tree.map(lambda x, i=run: x[i], policies) for run in range(runs)]
+    each = [at(policies, run) for run in range(runs)]
     if cluster.connected():
         blocks = blocks_of(key, seeds, BLOCK)
         tasks = [(policy, block) for policy in each for block in blocks]

@@ -1,6 +1,5 @@
-"""The public functions for training, verification and accounting, as on the command line."""
+"""The public functions for training and verification, as on the command line."""
 
-import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,26 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from sotto.algorithms.calibration import calibrate_with_sampler
-from sotto.privacy.accounting.composition import (
-    Event,
-    Gaussian,
-    SampledGaussian,
-    calibrate_noise_multiplier,
-    compose,
-)
 from sotto.privacy.certificates.derive import Verification, derive
 from sotto.privacy.certificates.derive import verify as derive_again
 from sotto.privacy.certificates.model import Certificate
-from sotto.privacy.mechanisms.noise import sampler_delta
 from sotto.runs import start, training
 from sotto.runs.agents.agent import Agent, load
 from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
 from sotto.runs.metrics import read
 from sotto.runs.registry import algorithm_of
-
-_DRAWS = 2**40
-"""Largest number of random draws, which the delta of the sampler assumes."""
 
 
 @dataclass(frozen=True)
@@ -154,54 +141,3 @@ def verify(path: Path | str) -> dict[str, Verification]:
     """
     runs = open_experiment(Path(path)).runs
     return {str(run.path): derive_again(run.certificate, run.open_ledger()) for run in runs}
-
-
-def calibrate(
-    *, target_epsilon: float, delta: float, releases: int = 1, sampling_rate: float | None = None
-) -> float:
-    """Returns the least noise multiplier that meets a target, for a person in every release.
-
-    Example:
-        sotto.calibrate(target_epsilon=1.0, delta=1e-5)                        # 3.73
-
-    Args:
-        target_epsilon: largest allowed epsilon.
-        delta: delta of the guarantee, below one over the number of people.
-        releases: number of releases in which one person takes part.
-        sampling_rate: probability with which each person is drawn for each release, in secret
-            (Poisson sampling); None if everybody takes part.
-
-    Raises:
-        ValueError: the target is out of reach.
-    """
-
-    def least(at: float) -> float:
-        return calibrate_noise_multiplier(
-            lambda z: [_event(z, releases, sampling_rate)], target_epsilon, at
-        )
-
-    return calibrate_with_sampler(least, lambda z: sampler_delta(z, _DRAWS), delta)
-
-
-def account(
-    *, noise_multiplier: float, delta: float, releases: int = 1, sampling_rate: float | None = None
-) -> float:
-    """Returns epsilon at delta for a person in every release; arguments as for `calibrate`.
-
-    Example:
-        sotto.account(noise_multiplier=1.0, delta=1e-5)                        # 4.38
-
-    It uses the analytic Gaussian mechanism (Balle and Wang 2018, Theorem 8), or privacy loss
-    distributions under sampling. Both are tight.
-    """
-    return compose([_event(noise_multiplier, releases, sampling_rate)]).epsilon(delta)
-
-
-def _event(noise_multiplier: float, releases: int, sampling_rate: float | None) -> Event:
-    if releases < 1:
-        raise ValueError(f"releases must be at least 1, got {releases}")
-    if sampling_rate is not None:
-        return SampledGaussian(
-            noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, count=releases
-        )
-    return Gaussian(noise_multiplier=noise_multiplier / math.sqrt(releases))

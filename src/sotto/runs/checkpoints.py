@@ -26,6 +26,7 @@ from sotto.errors import RunError
 from sotto.files import write_whole
 from sotto.runs.directory import Experiment, Run, resume_command
 from sotto.runs.marks import FILE, Mark
+from sotto.trees import stacked
 
 # Orbax warns of an incomplete checkpoint of a killed run, and then removes it.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -169,7 +170,7 @@ def load_all(
     """
     like = algorithm.one_state(config, experiment.settings.seeds[0])
     states = [load(run.checkpoints, updates, like) for run in experiment.runs]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    return stacked(states)
 
 
 def last_checkpoint(experiment: Experiment) -> int:

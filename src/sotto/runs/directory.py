@@ -142,12 +142,14 @@ class Named:
         env_id: value of --env-id.
         budget: value of --budget.
         numbers: value of --numbers.
+        teacher: value of --teacher.
     """
 
     ledger: str | None = None
     env_id: str | None = None
     budget: str | None = None
     numbers: Path | None = None
+    teacher: str | None = None
 
 
 NOTHING_NAMED = Named()
@@ -284,7 +286,8 @@ def create_experiment(
             else f"{out} exists and is not a run; give another --out, or remove it"
         ) from error
     # The settings were made from this command line.
-    named = replace(named, ledger=settings.ledger, env_id=settings.config.get("env_id"))
+    env_id, teacher = (settings.config.get(name) for name in ("env_id", "teacher"))
+    named = replace(named, ledger=settings.ledger, env_id=env_id, teacher=teacher)
     runs = _runs(out, settings, named)
     try:
         for run in runs:
@@ -306,8 +309,9 @@ def create_experiment(
 def resume_command(experiment: Experiment) -> str:
     """Returns the command that continues an experiment.
 
-    It names again the files and locations outside the directory. A teacher's URL, and options that
-    are not stored, such as --devices, are left out.
+    It names again the files and locations outside the directory. For a teacher's URL that the user
+    has not given in this call it says URL, because a token would be sent there. Options that are
+    not stored, such as --devices, are left out.
     """
     settings, named = experiment.settings, experiment.named
     algorithm = algorithm_named(settings.algorithm)
@@ -319,6 +323,8 @@ def resume_command(experiment: Experiment) -> str:
     given = {"ledger": ledger, "budget": named.budget, "numbers": named.numbers}
     if named.env_id is not None and ":" in named.env_id:  # its module is imported
         given["env-id"] = named.env_id
+    if "://" in str(settings.config.get("teacher")):
+        given["teacher"] = named.teacher or "URL"
     for flag, value in given.items():
         words += [] if value is None else [f"--{flag}", str(value)]
     return shlex.join(words)
@@ -352,7 +358,8 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
     """
     file, place = path / "config.json", shlex.quote(str(path))
     if not path.exists():
-        raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {place}")
+        train = f"sotto train ALGORITHM --out {place}"
+        raise RunError(f"there is no run at {path}; train one with: {train}")
     if path.is_file():
         lone = f", or for this file alone: sotto verify {place}" if path.suffix == ".json" else ""
         raise RunError(f"{path} is a file; give the directory of its run{lone}")

@@ -14,11 +14,15 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 
 from sotto.errors import RunError
+from sotto.files import strict_json
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number that is null in JSON where it is NaN."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,13 @@ class Line:
     env_steps: int
     seconds: float
     epsilon: float | None
-    released: dict[str, list[float]] = field(default_factory=dict)
-    evaluation: dict[str, float] = field(default_factory=dict)
-    simulated: dict[str, list[float]] = field(default_factory=dict)
+    released: dict[str, list[Number]] = field(default_factory=dict)
+    evaluation: dict[str, Number] = field(default_factory=dict)
+    simulated: dict[str, list[Number]] = field(default_factory=dict)
     charges: int | None = None
     head_hash: str | None = None
     samples: tuple[tuple[str, str], ...] = ()
-    before: dict[str, float] = field(default_factory=dict)
+    before: dict[str, Number] = field(default_factory=dict)
     samples_before: tuple[tuple[str, str], ...] = ()
 
 
@@ -108,7 +112,7 @@ class MetricsWriter:
 def write(file: Path, line: Line) -> None:
     """Appends a line to metrics.jsonl, and nothing to TensorBoard, whose events have times."""
     with file.open("a", encoding="utf-8") as opened:
-        opened.write(json.dumps(_plain(asdict(line)), allow_nan=False) + "\n")
+        opened.write(strict_json(asdict(line)) + "\n")
 
 
 def read(file: Path) -> list[Line]:
@@ -127,8 +131,8 @@ def read(file: Path) -> list[Line]:
         if not text.endswith("\n"):
             break
         try:
-            line = _LINE.validate_python(_numbers(json.loads(text)))
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            line = _LINE.validate_python(json.loads(text))
+        except (ValueError, RecursionError) as error:
             raise RunError(f"line {number} of {file} cannot be read; remove it") from error
         while lines and lines[-1].updates > line.first_update:
             lines.pop()
@@ -141,22 +145,3 @@ def _cut_torn_line(file: Path) -> None:
     if file.exists():
         contents = file.read_bytes()
         os.truncate(file, contents.rfind(b"\n") + 1)
-
-
-def _plain(value: object) -> object:
-    """Replaces numbers that JSON does not have by null."""
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _numbers(values: dict[str, Any]) -> dict[str, Any]:
-    """Reverses `_plain` for the series: null becomes NaN."""
-    for heading in ("released", "simulated"):
-        values[heading] = {
-            name: [math.nan if one is None else one for one in numbers]
-            for name, numbers in values[heading].items()
-        }
-    return values

@@ -168,6 +168,7 @@ def go_on(
     numbers: Path | None = None,
     preset: str | None = None,
     env_id: str | None = None,
+    teacher: str | None = None,
 ) -> Experiment:
     """Opens the experiment in a directory, if it was started with these settings.
 
@@ -182,7 +183,7 @@ def go_on(
     Raises:
         RunError: the experiment has other settings, or cannot be longer.
     """
-    experiment = open_experiment(out, Named(ledger, env_id, budget, numbers))
+    experiment = open_experiment(out, Named(ledger, env_id, budget, numbers, teacher))
     settings = experiment.settings
     if (out / DEVICES).exists():
         raise RunError(
@@ -348,6 +349,7 @@ def opened(
     resume: bool,
     command: str,
     env_id: str | None = None,
+    teacher: str | None = None,
     **given: Any,
 ) -> Iterator[Experiment]:
     """Yields the experiment of `begin`, or of `go_on`; a new one that fails unused is removed.
@@ -356,14 +358,14 @@ def opened(
         algorithm, config, out: the training.
         resume: whether to go on with the experiment in `out`.
         command: for `begin` alone.
-        env_id: for `go_on` alone.
+        env_id, teacher: for `go_on` alone.
         given: the other arguments of either.
 
     Raises:
         ValueError: the settings cannot be run, or not go on.
     """
     if resume:
-        yield go_on(algorithm, config, out, env_id=env_id, **given)
+        yield go_on(algorithm, config, out, env_id=env_id, teacher=teacher, **given)
         return
     experiment = begin(algorithm, config, out, command=command, **given)
     try:

@@ -32,6 +32,7 @@ from sotto.runs.marks import mark
 from sotto.runs.metrics import Line, MetricsWriter
 from sotto.runs.registry import algorithm_named
 from sotto.runs.start import config_of
+from sotto.trees import at
 
 _RELEASED = "released"  # folder of a run for released data that a resumed training needs
 
@@ -227,7 +228,7 @@ def _save(
     for run, ledger in zip(experiment.runs, ledgers, strict=False):
         derive.derive(ledger).write(run.certificate)
     for index, run in enumerate(experiment.runs):
-        state = jax.tree.map(lambda x, i=index: x[i], progress.states)
+        state = at(progress.states, index)
         made = mark(ledgers[index]) if ledgers else None
         checkpoints.save(run.checkpoints, progress.updates, state, made)
         logs[index].append(lines[index])

@@ -19,8 +19,6 @@ client without a token delays nobody.
 """
 
 import asyncio
-import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +45,7 @@ from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving import metrics
 from sotto.serving.metrics import Metrics
 from sotto.serving.questions import Question, read_question
-from sotto.serving.traffic.apps import new_app
+from sotto.serving.traffic.apps import json_response, new_app
 from sotto.serving.traffic.callers import Caller, Callers, ledger_failures
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
@@ -156,7 +154,7 @@ class _Service:
         self.metrics.answered(
             len(answered.policies), time.perf_counter() - arrived, answered.replayed
         )
-        return _json(
+        return json_response(
             {
                 "policies": answered.policies.tolist(),
                 "levels": answered.levels.tolist(),
@@ -168,7 +166,7 @@ class _Service:
     async def teacher(self, request: Request) -> Response:
         """Returns the statement of the teacher and the limits of a request."""
         student = await self.callers.student(request)
-        return _json(
+        return json_response(
             {
                 "statement": self._statement.model_dump(mode="json"),
                 "actions": self._statement.mechanism.actions,
@@ -183,7 +181,7 @@ class _Service:
         """Returns the spent and the remaining budget."""
         caller = await self.callers.caller(request)
         with ledger_failures():
-            return _json(await run_in_threadpool(self._budget, caller))
+            return json_response(await run_in_threadpool(self._budget, caller))
 
     async def health(self, request: Request) -> Response:
         """Returns whether the ledger can be read; it needs no token."""
@@ -252,8 +250,8 @@ class _Service:
                 "answered": one.answered,
                 "remaining": 0 if one.revoked else max(0, min(one.queries - one.answered, left)),
                 "revoked": one.revoked,
-                "epsilon": _plain(one.epsilon),
-                "spent_epsilon": _plain(one.spent_epsilon),
+                "epsilon": one.epsilon,
+                "spent_epsilon": one.spent_epsilon,
             }
             for one in spent.students
             if caller.name in (None, one.name)
@@ -262,22 +260,12 @@ class _Service:
             "queries": self._statement.queries,
             "answered": spent.answered,
             "remaining": left,
-            "epsilon": _plain(spent.epsilon),
-            "spent_epsilon": _plain(spent.spent_epsilon),
+            "epsilon": spent.epsilon,
+            "spent_epsilon": spent.spent_epsilon,
         }
         return {
             "students": students,
             "total": total if caller.name is None else None,
-            "budget": {"epsilon": _plain(budget.epsilon), "delta": budget.delta},
+            "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "unit": self._statement.unit_sentence,
         }
-
-
-def _json(values: dict[str, Any]) -> Response:
-    """Returns JSON in which every float64 is exact."""
-    return Response(json.dumps(values, allow_nan=False), media_type="application/json")
-
-
-def _plain(epsilon: float) -> float | str:
-    """Returns an epsilon for JSON, with infinity as "inf"."""
-    return epsilon if math.isfinite(epsilon) else "inf"

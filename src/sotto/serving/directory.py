@@ -12,14 +12,13 @@ of what was asked. It is never in the database, and copies of the directory need
 the owner may read the directory and its files.
 """
 
-import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from sotto.errors import RunError
-from sotto.files import private_directory, read_model, write_model
+from sotto.files import overwrite, private_directory, read_model, write_model
 from sotto.frozen import FrozenModel
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -116,11 +115,7 @@ class Service:
         It is done before every answer leaves, so it is overwritten in place and not synced.
         """
         text = f"{marks.mark(ledger).model_dump_json():<{_MARK_BYTES}}\n"
-        file = os.open(self.path / marks.FILE, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            os.write(file, text.encode())
-        finally:
-            os.close(file)
+        overwrite(self.path / marks.FILE, text, 0o600)
 
     def digest_key(self, ledger: AnswerLedger, *, renew: bool = False) -> DigestKey:
         """Returns the key by which repeated requests are recognised; the first start makes it.

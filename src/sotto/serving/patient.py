@@ -107,8 +107,10 @@ def _trusted(*_named: str | None) -> ssl.SSLContext:
 def _checked_url(url: str, what: str) -> str:
     """Returns the URL if it is one of HTTP; warns if the token would be sent in clear text.
 
+    Settings of a run hold the URL, and httpx would send a password in place of the token.
+
     Raises:
-        ValueError: it is not a URL of HTTP.
+        ValueError: it is not a URL of HTTP, or it holds a name or a password.
     """
     try:
         parsed = httpx.URL(url)
@@ -116,6 +118,8 @@ def _checked_url(url: str, what: str) -> str:
         raise ValueError(f"{url!r} is no URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError(f"{url!r} is no address of a {what}; give one with https:// or http://")
+    if parsed.userinfo:
+        raise ValueError(f"the URL of the {what} holds a name or a password; leave both out of it")
     if parsed.scheme == "http" and parsed.host not in _LOOPBACK:
         _log.warning(
             "the token is sent to %s in clear text; use https outside a trusted network", url

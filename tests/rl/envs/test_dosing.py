@@ -4,12 +4,10 @@ import functools
 from dataclasses import replace
 
 import equinox as eqx
-import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from scipy import stats
 from scipy.integrate import solve_ivp
 from scipy.signal import savgol_filter
@@ -17,7 +15,6 @@ from scipy.signal import savgol_filter
 from sotto.privacy.release.purity import ImpureFunction, require_pure
 from sotto.rl.distributions import DiagonalGaussian
 from sotto.rl.envs.dosing import MOST_INSULIN, TARGET, _day_of_meals, _normal, _smoothed
-from sotto.rl.envs.gymnasium_dosing import GymnasiumDosing
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import evaluate
 
@@ -266,29 +263,3 @@ def test_a_day_captures_no_array(env):
     table = jnp.arange(145.0)
     with pytest.raises(ImpureFunction):
         require_pure("meals", lambda i: table[i], jnp.int32(3))
-
-
-def test_gymnasium_plays_the_same_game():
-    for ours in (PLAIN, VARIED):
-        theirs = gym.make(f"sotto.rl.envs.gymnasium_dosing:{ours.id}")
-        check_env(theirs.unwrapped, skip_render_check=True)
-        assert theirs.spec.max_episode_steps == ours.max_episode_steps == 143
-        observation, _ = theirs.reset(seed=5)
-        rng = np.random.default_rng()
-        rng.bit_generator.state = np.random.default_rng(5).bit_generator.state
-        uniforms = rng.random(ours.reset_size, np.float32)
-        state = ours.reset(jnp.asarray(uniforms), ours.default_params)
-        observe = jax.jit(ours.observe)
-        one = jax.jit(ours.step)
-        truncated, steps = False, 0
-        while not truncated:
-            np.testing.assert_allclose(observation, observe(state, ours.default_params), rtol=1e-5)
-            dose = np.array([steps % 11], np.float32)
-            state, reward, _ = one(state, jnp.asarray(dose), ours.default_params)
-            observation, got, terminated, truncated, _ = theirs.step(dose)
-            assert (got, terminated) == (pytest.approx(float(reward), abs=1e-5), False)
-            steps += 1
-        assert steps == 143
-    high, most = GymnasiumDosing(), GymnasiumDosing()
-    high.reset(seed=1), most.reset(seed=1)
-    np.testing.assert_array_equal(high.step(np.array([25.0]))[0], most.step(np.array([10.0]))[0])

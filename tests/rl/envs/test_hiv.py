@@ -1,15 +1,12 @@
 """HIV-v0 against an adaptive integrator in float64, and against known returns."""
 
-import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from scipy.integrate import solve_ivp
 from scipy.stats import kstest
 
-from sotto.rl.envs.gymnasium_hiv import GymnasiumHIV
 from sotto.rl.envs.hiv import HIV, HIVParams, HIVState, _two_normals
 from sotto.rl.envs.registry import make
 
@@ -127,20 +124,3 @@ def test_variants_run_side_by_side():
     _, rewards, _ = jax.jit(jax.vmap(env.step))(state, jnp.array([3, 3]), params)
     assert rewards[0] != rewards[1]
     assert isinstance(state, HIVState)
-
-
-def test_gymnasium_plays_the_same_game():
-    check_env(gym.make("HIV-v0").unwrapped, skip_render_check=True)
-    ours = make("HIV-v0")
-    theirs = gym.make("HIV-v0")
-    assert theirs.spec.max_episode_steps == ours.max_episode_steps == 50
-    observation, _ = theirs.reset(seed=0)
-    states, rewards = play(ours, ours.default_params, [3, 0, 2])
-    np.testing.assert_allclose(observation, np.log10(states[0]), rtol=1e-5)
-    for action, state, reward in zip([3, 0, 2], states[1:], rewards, strict=True):
-        observation, got, terminated, truncated, _ = theirs.step(action)
-        np.testing.assert_allclose(observation, np.log10(state), rtol=1e-5)
-        assert (got, terminated, truncated) == (pytest.approx(reward, rel=1e-5), False, False)
-    dear = GymnasiumHIV(rti_penalty=30_000.0)
-    dear.reset(seed=0)
-    assert dear.step(np.int64(1))[1] == pytest.approx(play(ours, HIVParams(3e4), [1])[1][0])

@@ -1,14 +1,11 @@
-"""RiverSwim in JAX and in Gymnasium, against its tables and the known optimal values."""
+"""RiverSwim against its tables and the known optimal values."""
 
-import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from scipy import stats
 
-from sotto.rl.envs.gymnasium_river_swim import GymnasiumRiverSwim
 from sotto.rl.envs.registry import make
 from sotto.rl.envs.river_swim import EXCHANGED, RiverSwim, RiverSwimParams, RiverSwimState
 from sotto.rl.tabular import optimal_values, policy_values
@@ -104,22 +101,3 @@ def test_parameters_may_be_traced() -> None:
     positions = np.asarray(jax.vmap(ends)(chances))
     assert positions[0] == 4
     assert positions[-1] == 5
-
-
-def test_gymnasium_makes_it_and_it_has_the_same_law() -> None:
-    env = gym.make("sotto.rl.envs.gymnasium_river_swim:RiverSwim90-v0")
-    check_env(env.unwrapped, skip_render_check=True)
-    returns = []
-    for episode in range(300):
-        observation, _ = env.reset(seed=episode)
-        np.testing.assert_array_equal(observation, np.eye(6)[0])
-        total, truncated, steps = 0.0, False, 0
-        while not truncated:
-            observation, reward, terminated, truncated, _ = env.step(1)
-            assert not terminated
-            total, steps = total + float(reward), steps + 1
-        assert steps == 20
-        returns.append(total)
-    error = np.std(returns) / len(returns) ** 0.5
-    right = policy_values(GymnasiumRiverSwim("RiverSwim90-v0")._mdp, np.eye(2)[[1] * 6])[0]
-    assert np.mean(returns) == pytest.approx(right, abs=5 * error)

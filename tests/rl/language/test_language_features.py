@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_models import logits, model, oracle, prompts
+from tiny_models import logits, model, oracle, padded, prompts
 
 from sotto.keys import new_key
-from sotto.rl.language import block_features, lora, padded
+from sotto.rl.language import block_features, lora
 
 FAMILIES = ("gpt2", "llama")
 block_features = jax.jit(block_features, static_argnames="block")

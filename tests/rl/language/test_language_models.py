@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny_models import FIXTURES, NAMES, generate, logits, model, oracle, prompts
+from tiny_models import FIXTURES, NAMES, generate, logits, model, oracle, padded, prompts
 
-from sotto.rl.language import load, padded
+from sotto.rl.language import load
 from sotto.rl.language.tokenizer import Tokenizer
 
 TOLERANCE = 1e-4

@@ -27,6 +27,7 @@ from sotto.keys import keys_of
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.distributions import Categorical
+from sotto.trees import at, single
 
 
 class Ranking(eqx.Module):
@@ -94,7 +95,7 @@ class Bandit(LogAlgorithm[BanditConfig]):
     def initial_states(self, config: BanditConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the state before the first release, leaves of shape [1, ...]."""
         del seeds
-        return _nested(first_state(config))
+        return single(first_state(config))
 
     def train(
         self,
@@ -125,20 +126,20 @@ class Bandit(LogAlgorithm[BanditConfig]):
         sums = sum_variances(release, "moments") + float(state.variance)
         gains = sum_variances(release, "gain") + float(state.gain_variance)
         people, keys = rated(config, self._records(config)), keys_of(seeds, 0)
-        stream = release.open([ledger], _nested(state), block_of(config, people, begun)[1], chunk=1)
+        stream = release.open([ledger], single(state), block_of(config, people, begun)[1], chunk=1)
         for block in range(begun, config.num_updates):
             persons, units = block_of(config, people, block)
             # What people rated is not shown without noise, whatever the settings say of the people.
             opened, _, _ = stream.run(
-                _nested(state), keys, persons[None, None], _nested(_nested(units))
+                single(state), keys, persons[None, None], single(single(units))
             )
             state = learned(
                 config,
-                jax.tree.map(lambda x: x[0], opened),
+                at(opened, 0),
                 sums[block - begun],
                 gains[block - begun],
             )
-            yield Progress(block + 1, _nested(state), evaluation=self._gain(config, state))
+            yield Progress(block + 1, single(state), evaluation=self._gain(config, state))
 
     def policies(self, states: BanditState) -> dict[str, Ranking]:
         """Returns the ranking by the mean of the released prior."""
@@ -193,8 +194,3 @@ def learned(
         variance=jnp.float32(variance),
         gain_variance=jnp.float32(gain_variance),
     )
-
-
-def _nested(tree: PyTree) -> PyTree:
-    """Returns the tree with a leading axis of 1."""
-    return jax.tree.map(lambda x: jnp.asarray(x)[None], tree)

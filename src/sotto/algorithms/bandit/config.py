@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.log_facts import with_facts
 from sotto.algorithms.settings import (
     AtLeastTwo,
@@ -21,7 +21,6 @@ from sotto.algorithms.settings import (
 )
 from sotto.data.imports.declaration import Declaration
 from sotto.data.imports.records import Records
-from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.statements import Correlation
 from sotto.privacy.units import PopulationKind
 
@@ -132,11 +131,8 @@ class BanditConfig(Settings):
     def noise_multiplier(self) -> float:
         """Multiplier of the whole stream, which meets the target."""
         numbers = 2 * self.features + 1
-        return calibrated_multiplier(
-            lambda multiplier: [Gaussian(noise_multiplier=multiplier)],
-            self.target_epsilon,
-            known(self.delta),
-            draws=self.num_updates * numbers,
+        return gaussian_multiplier(
+            self.target_epsilon, known(self.delta), draws=self.num_updates * numbers
         )
 
 

@@ -25,6 +25,7 @@ from sotto.keys import keys_of
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
 from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
+from sotto.trees import at, stacked
 
 _CHUNK = 10  # updates in one program: XLA once hung on longer ones
 _PROGRESS_POINTS = 20  # through Gymnasium, where episodes of evaluation take their time
@@ -67,7 +68,7 @@ class _OnPolicy(Algorithm[Config]):
         del ledgers, folders
         settings = self.as_ppo(config)
         native = is_native(settings.env_id)
-        trained = (_in_jax if native else _through_gymnasium)(settings, seeds, states, done)
+        trained = (train_in_jax if native else _through_gymnasium)(settings, seeds, states, done)
         episodes = _EVALUATION_EPISODES if native else _GYMNASIUM_EVALUATION_EPISODES
         for updates, after, metrics in trained:
             returns = {"last": self.mean_return(config, after, updates, episodes)}
@@ -173,11 +174,13 @@ Trained = Iterator[tuple[int, PyTree, PPOMetrics]]
 """Number of updates so far, states, and metrics of shape [runs, updates of the chunk]."""
 
 
-def _in_jax(settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int) -> Trained:
-    """Trains all runs in one compiled program."""
+def train_in_jax(
+    settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int, every: int = _CHUNK
+) -> Trained:
+    """Trains all runs in one compiled program, which ends at each multiple of `every` updates."""
     keys = keys_of(seeds, 1)
     while done < settings.num_updates:
-        count = min(_CHUNK, settings.num_updates - done)
+        count = min(_CHUNK, every - done % every, settings.num_updates - done)
         states, metrics = jax.vmap(ppo.train_chunk, in_axes=(None, 0, 0, None))(
             settings, states, keys, count
         )
@@ -197,7 +200,7 @@ def _through_gymnasium(
         for index, seed in enumerate(seeds):
             users = GymnasiumUsers(settings.env_id, settings.num_envs, processes)
             run = GymnasiumRun(stack.enter_context(users), env, seed)
-            state = jax.tree.map(lambda x, i=index: x[i], states)
+            state = at(states, index)
             # The environments start new episodes, whose returns start at zero.
             fresh = state._replace(returns_so_far=jnp.zeros_like(state.returns_so_far))
             going.append(run.go_on(settings, fresh))
@@ -205,13 +208,9 @@ def _through_gymnasium(
             count = min(chunk, settings.num_updates - done)
             after = [[next(run) for _ in range(count)] for run in going]
             done += count
-            states = _stacked([steps[-1][0] for steps in after])
-            metrics = _stacked([_stacked([one for _, one in steps]) for steps in after])
+            states = stacked([steps[-1][0] for steps in after])
+            metrics = stacked([stacked([one for _, one in steps]) for steps in after])
             yield done, states, metrics
-
-
-def _stacked(trees: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def _named(metrics: Any) -> dict[str, np.ndarray]:

@@ -38,6 +38,7 @@ from sotto.algorithms.baselines.q_learning import (
 from sotto.algorithms.settings import Count, CountOrZero, Probability, Share
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import EpisodeState, Trajectory, start
+from sotto.trees import flattened
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def init(config: DQNConfig, key: PRNGKeyArray) -> DQNState:
     rows = config.buffer_updates * config.steps_per_update
     seen = jnp.zeros((rows, env.observation_size), jnp.float32)
     return DQNState(
-        learner=start_learner(config.learner, values),
+        learner=start_learner(config.learner.optimizer, values),
         buffer=Transitions(
             observations=seen,
             actions=jnp.zeros((rows,), jnp.int32),
@@ -192,7 +193,7 @@ def _store(config: DQNConfig, state: DQNState, trajectory: Trajectory) -> Transi
         trajectory.next_observations,
         trajectory.terminated,
     )
-    flat = jax.tree.map(lambda x: x.reshape(config.steps_per_update, *x.shape[2:]), seen)
+    flat = flattened(seen)
     first = (state.updates % config.buffer_updates) * config.steps_per_update
     stored: Transitions = jax.tree.map(
         lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, first, axis=0),

@@ -38,6 +38,7 @@ from sotto.rl.minibatches import minibatches
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae
 from sotto.rl.rollout import EpisodeState, Trajectory, start
+from sotto.trees import at, flattened
 
 
 @dataclass(frozen=True)
@@ -275,15 +276,15 @@ def _prepare(config: PPOConfig, networks: Networks, trajectory: Trajectory) -> _
     targets = advantages + values
     if config.normalise_advantages:
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    batch = _Batch(
-        observations=trajectory.observations,
-        actions=trajectory.actions,
-        log_probs=networks.policy(trajectory.observations).log_prob(trajectory.actions),
-        advantages=advantages,
-        targets=targets,
+    return flattened(
+        _Batch(
+            observations=trajectory.observations,
+            actions=trajectory.actions,
+            log_probs=networks.policy(trajectory.observations).log_prob(trajectory.actions),
+            advantages=advantages,
+            targets=targets,
+        )
     )
-    flat: _Batch = jax.tree.map(lambda x: x.reshape(config.steps_per_update, *x.shape[2:]), batch)
-    return flat
 
 
 def _loss(
@@ -331,8 +332,8 @@ def _optimise(
         carry: tuple[Networks, optax.OptState], rows: tuple[Int[Array, " m"], Int[Array, " n"]]
     ) -> tuple[tuple[Networks, optax.OptState], tuple[Array, Array, Array]]:
         networks, optimizer_state = carry
-        chosen = jax.tree.map(lambda x: x[rows[0]], batch)
-        chosen_rows = jax.tree.map(lambda x: x[rows[1]], penalty_rows)
+        chosen = at(batch, rows[0])
+        chosen_rows = at(penalty_rows, rows[1])
         gradients, diagnostics = gradient(networks, chosen, chosen_rows)
         updates, optimizer_state = optimizer.update(gradients, optimizer_state)
         return (eqx.apply_updates(networks, updates), optimizer_state), diagnostics

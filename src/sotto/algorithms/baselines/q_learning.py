@@ -19,6 +19,7 @@ from sotto.data.trajectories import Transitions as Transitions
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.networks import MLP
+from sotto.trees import at
 
 Values = Callable[[Float[Array, "*batch obs"]], Float[Array, "*batch actions"]]
 
@@ -104,6 +105,16 @@ class LearnerSettings(Settings):
     huber: bool
     max_grad_norm: Positive
 
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Adam, after the norm of the gradient is limited."""
+        rate: Any = self.learning_rate
+        if self.anneal_steps is not None:
+            rate = optax.linear_schedule(self.learning_rate, 0.0, self.anneal_steps)
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_grad_norm), optax.adam(rate, eps=1e-5)
+        )
+
 
 class Learner(NamedTuple):
     """State after a gradient step."""
@@ -115,10 +126,28 @@ class Learner(NamedTuple):
     """Number of gradient steps so far."""
 
 
-def start_learner(settings: LearnerSettings, values: QNetwork) -> Learner:
+def start_learner(optimizer: optax.GradientTransformation, values: QNetwork) -> Learner:
     """Returns a learner before the first step. Its target network is its network."""
-    optimizer_state = _optimizer(settings).init(eqx.filter(values, eqx.is_array))
-    return Learner(values, values, optimizer_state, jnp.zeros((), jnp.int32))
+    return Learner(values, values, optimizer.init(values), jnp.zeros((), jnp.int32))
+
+
+def stepped(
+    optimizer: optax.GradientTransformation, target_period: int, learner: Learner, gradient: Any
+) -> Learner:
+    """Makes one gradient step, after which the target network may become the network.
+
+    Args:
+        optimizer: optimizer with which the learner was started.
+        target_period: number of gradient steps from one copy to the target network to the next.
+        learner: the learner before.
+        gradient: gradient of the loss, with the structure of the network.
+    """
+    updates, optimizer_state = optimizer.update(gradient, learner.optimizer_state)
+    values = eqx.apply_updates(learner.values, updates)
+    made = learner.steps + 1
+    copied = made % target_period == 0
+    target = jax.tree.map(lambda new, old: jnp.where(copied, new, old), values, learner.target)
+    return Learner(values, target, optimizer_state, made)
 
 
 def learn(
@@ -134,20 +163,15 @@ def learn(
     Returns:
         The learner afterwards, and the mean loss in units of the squared value scale.
     """
-    optimizer = _optimizer(settings)
+    optimizer = settings.optimizer
     shape = (steps, settings.minibatch)
     chosen = jax.random.randint(key, shape, 0, filled)
     gradient = eqx.filter_value_and_grad(temporal_difference_loss)
 
     def step(learner: Learner, rows: Int[Array, " m"]) -> tuple[Learner, Float[Array, ""]]:
-        batch = jax.tree.map(lambda x: x[rows], transitions)
+        batch = at(transitions, rows)
         loss, gradients = gradient(learner.values, learner.target, settings, batch)
-        updates, optimizer_state = optimizer.update(gradients, learner.optimizer_state)
-        values = eqx.apply_updates(learner.values, updates)
-        made = learner.steps + 1
-        copied = made % settings.target_period == 0
-        target = jax.tree.map(lambda new, old: jnp.where(copied, new, old), values, learner.target)
-        return Learner(values, target, optimizer_state, made), loss
+        return stepped(optimizer, settings.target_period, learner, gradients), loss
 
     learner, losses = jax.lax.scan(step, learner, chosen)
     return learner, jnp.mean(losses)
@@ -171,12 +195,3 @@ def _at(values: Float[Array, "n actions"], actions: Int[Array, " n"]) -> Float[A
     # A mask is faster on CPU than a gather for few actions, and so is its gradient.
     chosen = actions[:, None] == jax.lax.iota(jnp.int32, values.shape[-1])
     return jnp.sum(jnp.where(chosen, values, 0.0), axis=-1)
-
-
-def _optimizer(settings: LearnerSettings) -> optax.GradientTransformation:
-    rate: Any = settings.learning_rate
-    if settings.anneal_steps is not None:
-        rate = optax.linear_schedule(settings.learning_rate, 0.0, settings.anneal_steps)
-    return optax.chain(
-        optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(rate, eps=1e-5)
-    )

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
@@ -20,6 +19,7 @@ from sotto.privacy.release.release import Release
 from sotto.privacy.units import PopulationKind
 from sotto.rl.envs.registry import is_native
 from sotto.rl.rollout import Actor
+from sotto.trees import at
 
 
 class DPPG(Algorithm[DPPGConfig]):
@@ -117,7 +117,7 @@ class DPPG(Algorithm[DPPGConfig]):
         collected = gymnasium_users.nothing_collected(config, env, first.policy)
         # Their owners' data come from the devices themselves, and this environment meets nobody.
         release = replace(release, assumptions=())
-        return release, jax.tree.map(lambda x: x[0], collected)
+        return release, at(collected, 0)
 
     def has_tasks(self, config: DPPGConfig) -> bool:
         """Returns whether users are simulated through Gymnasium.
@@ -149,7 +149,7 @@ class DPPG(Algorithm[DPPGConfig]):
     ) -> Iterator[Progress]:
         """Makes the remaining releases."""
         del folders
-        yield from training.Training(config, seeds, ledgers, states, done)
+        yield from training.DPPGTraining(config, seeds, ledgers, states, done)
 
     def policies(self, states: PyTree) -> dict[str, Actor]:
         """Returns the last policy, the moving average, and the average over the last releases."""

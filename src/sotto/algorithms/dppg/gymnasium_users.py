@@ -23,6 +23,7 @@ from sotto.rl.envs.gymnasium.described import Described
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
+from sotto.trees import flattened
 
 
 def people(config: DPPGConfig, env: AnyEnvironment) -> PopulationKind:
@@ -228,8 +229,7 @@ def _pairs(
     keys = jax.random.split(key, users)
     directions = jax.vmap(lambda k: exploration.direction(policy, k))(keys)
     pairs = jax.vmap(lambda d: exploration.both_ways(config, policy, d))(directions)
-    flat: Policy = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pairs)
-    return directions, flat
+    return directions, flattened(pairs)
 
 
 @jax.jit

@@ -16,6 +16,7 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.rl.minibatches import minibatches
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory
+from sotto.trees import at
 
 
 def objective(
@@ -119,7 +120,7 @@ def local_adam(
 
     def step(carry: tuple[Policy, Any], rows: Int[Array, " m"]) -> tuple[tuple[Policy, Any], None]:
         candidate, moments = carry
-        batch = jax.tree.map(lambda x: x[rows], (trajectory, old, advantages))
+        batch = at((trajectory, old, advantages), rows)
         gradient = jax.grad(objective)(candidate, config, *batch)
         ascent, moments = optimizer.update(gradient, moments)
         moved = jax.tree.map(lambda p, a: p + config.learning_rate * a, candidate, ascent)

@@ -8,13 +8,11 @@ Guarantee:
 from dataclasses import replace
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.policy_files import as_policy, read
+from sotto.trees import at, repeated
 
 
 def with_public_inputs(config: DPPGConfig, env: AnyEnvironment) -> AnyEnvironment:
@@ -59,8 +57,8 @@ def from_first_policy(config: DPPGConfig, drawn: DPPGState) -> DPPGState:
             f"clip_norm_from {config.clip_norm_from} is about random weights, and not about "
             "first_policy; give clip_norm"
         )
-    like = jax.tree.map(lambda x: x[0], drawn.policy)
+    like = at(drawn.policy, 0)
     first = as_policy(read(Path(config.first_policy)), like, config.first_policy)
     runs = len(drawn.updates)
-    policy = jax.tree.map(lambda x: jnp.broadcast_to(x, (runs, *x.shape)), first)
+    policy = repeated(first, runs)
     return drawn._replace(policy=policy, ema=policy, tail=policy)

@@ -38,6 +38,7 @@ from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
 from sotto.rl.rollout import Trajectory, rollout
 from sotto.rl.tabular import TabularEnvironment
+from sotto.trees import flattened
 
 
 class DPPGState(NamedTuple):
@@ -370,7 +371,7 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
     advantages = jax.vmap(lambda t, v, n: gae(t, v, n, discount, config.gae_lambda))(
         crowd, values, next_values
     )
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (crowd, advantages + values))
+    flat = flattened((crowd, advantages + values))
     assert isinstance(state.critic, Value)
     assert config.critic_steps is not None
     change, _ = critics.fit(

@@ -1,7 +1,7 @@
 """Training of DPPG in chunks of releases, with several seeds side by side.
 
 Each seed is a separate run, with its own people, ledger and certificate. One compiled program
-trains all of them. Iterating over a `Training` yields progress after each chunk.
+trains all of them. Iterating over a `DPPGTraining` yields progress after each chunk.
 """
 
 import math
@@ -38,6 +38,7 @@ from sotto.rl.evaluation import returns_of
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, rollout
 from sotto.rl.tabular import TabularEnvironment
+from sotto.trees import at
 
 _PROGRESS_POINTS = 20
 _FISHER_EPISODES, _FISHER_REGULARISER = 25, 1e-3  # as in table 2 of the paper
@@ -109,7 +110,7 @@ def create_ledger(config: DPPGConfig, where: Path | str, run_id: str | None = No
     return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
 
 
-class Training:
+class DPPGTraining:
     """Training with an open stream of releases.
 
     Args:
@@ -121,7 +122,6 @@ class Training:
             noise and new people, and releases of an interrupted chunk stay charged. If users are
             drawn from a population, it continues the same stream instead, and releases that were
             charged but not stored are lost.
-        noise_seed: for tests only. It voids the certificate.
 
     Raises:
         PrivacyError: the budget does not cover the training. No data has been used.
@@ -135,7 +135,6 @@ class Training:
         ledgers: Sequence[Ledger],
         states: DPPGState | None = None,
         done: int = 0,
-        noise_seed: int | None = None,
     ) -> None:
         if any(stream.statement.selection for one in ledgers for stream in one.streams):
             raise ValueError(
@@ -166,11 +165,11 @@ class Training:
         if self._drawn:  # one coin for each person of the population, release and run
             most = _COINS // (config.users * len(seeds))
             self.chunk_updates = max(1, min(self.chunk_updates, most))
-        policy = jax.tree.map(lambda x: x[0], first.policy)  # free of data, also on resuming
+        policy = at(first.policy, 0)  # free of data, also on resuming
         if self._drawn:
             extras = parts.extra_parts(config, self.env)
             parts.require_as_stated(config.num_updates, extras, ledgers)
-        dimension = dppg.dimension(config, self.env, jax.tree.map(lambda x: x[0], self.states))
+        dimension = dppg.dimension(config, self.env, at(self.states, 0))
         self.noise_multiplier = noise.total_noise_multiplier(config, dimension)
         multipliers = noise.part_multipliers(config, self.noise_multiplier)
         self.clip_norm = chosen_clip_norm(config, self.env, policy, multipliers["policy"])
@@ -201,7 +200,6 @@ class Training:
                 else ()
             ),
             chunk=min(self.chunk_updates, remaining),
-            noise_seed=noise_seed,
             resume=self._drawn and any(ledger.streams for ledger in ledgers),
         )
         if self._drawn:
@@ -276,7 +274,7 @@ class Training:
         acting = parts.actor(self.states.extras, self.states.policy)
         runs = [
             self._collector.collect(
-                jax.tree.map(lambda x, i=index: x[i], acting),
+                at(acting, index),
                 jax.random.fold_in(self._keys[index], self.done),
                 numbers,
             )

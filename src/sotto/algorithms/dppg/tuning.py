@@ -27,7 +27,7 @@ from jaxtyping import Float
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.noise import event
 from sotto.algorithms.dppg.release import DPPGState
-from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.algorithms.dppg.training import DPPGTraining, create_ledger
 from sotto.errors import RunError
 from sotto.privacy.accounting.composition import (
     Gaussian,
@@ -169,7 +169,7 @@ def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed:
 def _try(config: DPPGConfig, seed: int) -> Selected:
     """Trains once, with a temporary ledger that enforces the rules of a stream."""
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(config, [seed], [create_ledger(config, Path(folder) / "ledger")])
+        training = DPPGTraining(config, [seed], [create_ledger(config, Path(folder) / "ledger")])
         logs = [progress.released for progress in training]
         log = {name: np.concatenate([one[name] for one in logs], axis=1) for name in logs[0]}
         score = _score(log["private_return"][0], config.tail_fraction)
@@ -217,7 +217,7 @@ def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> Str
     """Returns the statement of a selection, from the statement that all candidates share."""
     with tempfile.TemporaryDirectory() as folder:
         stated = [
-            Training(one, [seed], [create_ledger(one, Path(folder) / f"{number}")]).statement
+            DPPGTraining(one, [seed], [create_ledger(one, Path(folder) / f"{number}")]).statement
             for number, one in enumerate(tried)
         ]
     common = [_without_sizes(one) for one in stated]

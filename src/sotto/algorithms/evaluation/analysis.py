@@ -171,7 +171,6 @@ def evaluate(
     ledger: Ledger,
     spending: Spending,
     models: Callable[[Target], ReturnModel] | None = None,
-    noise_seed: int | None = None,
 ) -> Found:
     """Evaluates the policies in one release.
 
@@ -183,7 +182,6 @@ def evaluate(
         spending: target for each person.
         models: function that returns a public model of a policy's returns, for the doubly-robust
             estimator.
-        noise_seed: for tests only; voids the certificate.
 
     Raises:
         ValueError: the log or the wishes do not allow it, or the noise would be too large. Nothing
@@ -220,17 +218,17 @@ def evaluate(
     require_enough(evaluation, bounds, release, spending, (1 - asked.level) / len(names))
     learnt, errors = None, []
     if asked.learn:
-        learnt = learning.learn(declaration, learners, ledger, spending, noise_seed)
+        learnt = learning.learn(declaration, learners, ledger, spending)
         targets[LEARNT] = learnt
         public = public._replace(policies=tuple(targets.values()))
     if cells is not None:
-        table, spread = tables.released(declaration, cells, learners, ledger, spending, noise_seed)
-        facts = chains.Facts(spread, declaration.reward_bounds, asked.discount)
+        table, spread = tables.released(declaration, cells, learners, ledger, spending)
+        facts = chains.TableFacts(spread, declaration.reward_bounds, asked.discount)
         public = public._replace(models=chains.corrections(cells, table, facts, taken))
         errors = chains.errors_of_tables(table, facts, taken)
         bounds = Bounds.of(evaluation, public, least, actions)
         release = made(evaluation, bounds, declaration, len(judges.present), noise)
-    sums = through_the_door(release, ledger, public, judges, half, noise_seed)
+    sums = through_the_door(release, ledger, public, judges, half)
     found = values(
         evaluation, bounds, sums["sums"], sums["squares"], stddevs(release), asked.level, errors
     )

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.evaluation.cells import Cells, Correction
+from sotto.privacy.mechanisms.dirichlet.simplex import project
 
 _REDRAWN = 100
 """Tables that are drawn anew."""
@@ -38,7 +39,7 @@ class Tables(NamedTuple):
     """People whose first step is in a cell, and those who are gone before the last step."""
 
 
-class Facts(NamedTuple):
+class TableFacts(NamedTuple):
     """Public facts with which tables are read.
 
     Attributes:
@@ -77,7 +78,9 @@ def people_in(tables: Tables) -> float:
     return max(float(np.sum(tables.starts[:-1])), 1.0)
 
 
-def chain_of(tables: Tables, facts: Facts, less: float = 1.0, kept: Kept | None = None) -> Chain:
+def chain_of(
+    tables: Tables, facts: TableFacts, less: float = 1.0, kept: Kept | None = None
+) -> Chain:
     """Returns the model that the tables give.
 
     Probabilities of a cell and an action are shrunk to those of the cell, and these to those of all
@@ -96,7 +99,8 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0, kept: Kept | None 
     early = tables.visits[: max(steps - 1, 1)]  # nobody is seen after the last step
     pooled, noise = early.sum(axis=0), facts.noise["visits"]
     prior = less * noise * np.sqrt(len(early) * after)
-    left = _projected(pooled[..., -1].ravel(), tables.starts[-1:]).reshape(cells, actions, 1)
+    left = project(pooled[..., -1].ravel(), np.maximum(tables.starts[-1:], 0))
+    left = left.reshape(cells, actions, 1)
     pooled = np.concatenate([_projected(pooled[..., :-1]), left], axis=-1)
     anywhere = _share(pooled.sum(axis=(0, 1)), 1e-9)
     own = _shrunk(pooled.sum(axis=1), anywhere, prior)
@@ -125,7 +129,7 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0, kept: Kept | None 
 
 
 def _rewards(
-    tables: Tables, facts: Facts, less: float, kept: Kept | None
+    tables: Tables, facts: TableFacts, less: float, kept: Kept | None
 ) -> tuple[Float[np.ndarray, "T S A"], float]:
     steps, _, _, after = tables.visits.shape
     visits, noise = tables.visits.sum(axis=-1), facts.noise["rewards"]
@@ -166,18 +170,13 @@ def _share(counts: np.ndarray, added: float) -> np.ndarray:
     return found
 
 
-def _projected(counts: np.ndarray, total: np.ndarray | None = None) -> np.ndarray:
-    """Returns the nearest counts that are not negative, with this sum or the same, at least 0."""
-    total = np.maximum(counts.sum(axis=-1, keepdims=True) if total is None else total, 0)
-    falling = -np.sort(-counts, axis=-1)
-    steps = (np.cumsum(falling, axis=-1) - total) / np.arange(1, counts.shape[-1] + 1)
-    place = np.maximum(np.sum(falling > steps, axis=-1, keepdims=True) - 1, 0)
-    nearest: np.ndarray = np.maximum(counts - np.take_along_axis(steps, place, axis=-1), 0)
-    return nearest
+def _projected(counts: np.ndarray) -> np.ndarray:
+    """Returns the nearest counts that are not negative and have the same sum, at least 0."""
+    return project(counts, np.maximum(counts.sum(axis=-1, keepdims=True), 0))
 
 
 def returns_in(
-    chain: Chain, probabilities: Float[np.ndarray, "S A"], facts: Facts
+    chain: Chain, probabilities: Float[np.ndarray, "S A"], facts: TableFacts
 ) -> Float[np.ndarray, "T S A"]:
     """Returns the policy's return from each step on, by dynamic programming in the model."""
     low, high = facts.rewards
@@ -201,7 +200,7 @@ def visited(chain: Chain, probabilities: Float[np.ndarray, "T S A"]) -> Float[np
 
 
 def correction_of(
-    tables: Tables, facts: Facts, probabilities: Float[np.ndarray, "S A"], chain: Chain
+    tables: Tables, facts: TableFacts, probabilities: Float[np.ndarray, "S A"], chain: Chain
 ) -> tuple[Float[np.ndarray, "T S A"], Float[np.ndarray, "T S+1"]]:
     """Returns the returns and the ratios of a policy, which takes these actions in the cells.
 
@@ -216,7 +215,7 @@ def correction_of(
 
 def error_in(
     chain: Chain,
-    facts: Facts,
+    facts: TableFacts,
     probabilities: Float[np.ndarray, "S A"],
     expected: Float[np.ndarray, "T S A"],
     ratios: Float[np.ndarray, "T S+1"],
@@ -235,7 +234,7 @@ def error_in(
 
 
 def errors_of_tables(
-    tables: Tables, facts: Facts, policies: Sequence[Float[np.ndarray, "S A"]]
+    tables: Tables, facts: TableFacts, policies: Sequence[Float[np.ndarray, "S A"]]
 ) -> list[float]:
     """Returns an estimate of the root mean square error of each policy's value by its tables.
 
@@ -273,7 +272,7 @@ def errors_of_tables(
 
 
 def corrections(
-    cells: Cells, tables: Tables, facts: Facts, policies: Sequence[Float[np.ndarray, "S A"]]
+    cells: Cells, tables: Tables, facts: TableFacts, policies: Sequence[Float[np.ndarray, "S A"]]
 ) -> tuple[Correction, ...]:
     """Returns the correction of each policy, which takes these actions in the cells."""
     chain = chain_of(tables, facts)

@@ -21,13 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.evaluation.persons import PersonLog
 from sotto.algorithms.evaluation.policies import Linear
 from sotto.algorithms.evaluation.release import Spending, about_a_log
 from sotto.algorithms.log_release import through_the_door
 from sotto.data.imports.declaration import Declaration
-from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import logs as claims
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
@@ -63,7 +62,6 @@ def learn(
     people: PersonLog,
     ledger: Ledger,
     spending: Spending,
-    noise_seed: int | None = None,
 ) -> Linear:
     """Returns the policy that one release about these people gives.
 
@@ -72,7 +70,6 @@ def learn(
         people: the log, with a leading axis of places.
         ledger: charged before the release is made.
         spending: target of the release.
-        noise_seed: for tests only; voids the certificate.
 
     Raises:
         ValueError: the log has several steps for a person.
@@ -94,18 +91,15 @@ def learn(
         protects=(claims.LEARNED_POLICY(),),
         **about_a_log(declaration, len(people.present)),
     )
-    found = through_the_door(release, ledger, Scaling.of(declaration), people, 0, noise_seed)
+    found = through_the_door(release, ledger, Scaling.of(declaration), people, 0)
     return solved(declaration, found["tables"], found["targets"], ridge(declaration, noise))
 
 
 def multiplier(declaration: Declaration, spending: Spending) -> float:
     """Returns the noise multiplier of tables and targets, which meet the target together."""
     actions, size = _sizes(declaration)
-    together = calibrated_multiplier(
-        lambda z: [Gaussian(noise_multiplier=z)],
-        spending.epsilon,
-        spending.delta,
-        draws=actions * (size * (size + 1) // 2 + size),
+    together = gaussian_multiplier(
+        spending.epsilon, spending.delta, draws=actions * (size * (size + 1) // 2 + size)
     )
     return math.sqrt(2) * together
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxtyping import PyTree
 from scipy.stats import norm
 
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.evaluation.persons import (
     Bounds,
     Evaluation,
@@ -48,12 +48,7 @@ def multipliers(spending: Spending, numbers: int) -> dict[str, float]:
         spending: target of both parts.
         numbers: how many numbers are released.
     """
-    together = calibrated_multiplier(
-        lambda multiplier: [Gaussian(noise_multiplier=multiplier)],
-        spending.epsilon,
-        spending.delta,
-        draws=numbers,
-    )
+    together = gaussian_multiplier(spending.epsilon, spending.delta, draws=numbers)
     sums = together * math.sqrt(1 + _SQUARES**-2)
     return {"sums": sums, "squares": _SQUARES * sums}
 

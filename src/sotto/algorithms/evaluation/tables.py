@@ -16,14 +16,13 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.evaluation.cells import Cells, one_hot
 from sotto.algorithms.evaluation.chains import Tables
 from sotto.algorithms.evaluation.persons import PersonLog
 from sotto.algorithms.evaluation.release import Spending, about_a_log, stddevs
 from sotto.algorithms.log_release import through_the_door
 from sotto.data.imports.declaration import Declaration
-from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import logs as claims
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
@@ -60,11 +59,8 @@ def require_few(cells: Cells, declaration: Declaration, people: int, spending: S
 def multipliers(declaration: Declaration, cells: Cells, spending: Spending) -> dict[str, float]:
     """Returns the noise multiplier of each table, which meet the target together."""
     visits = declaration.horizon * cells.count * int(declaration.action_space.n)
-    together = calibrated_multiplier(
-        lambda z: [Gaussian(noise_multiplier=z)],
-        spending.epsilon,
-        spending.delta,
-        draws=visits * (cells.count + 2) + cells.count + 1,
+    together = gaussian_multiplier(
+        spending.epsilon, spending.delta, draws=visits * (cells.count + 2) + cells.count + 1
     )
     return {name: together / math.sqrt(share) for name, share in _SHARES.items()}
 
@@ -124,7 +120,6 @@ def released(
     people: PersonLog,
     ledger: Ledger,
     spending: Spending,
-    noise_seed: int | None = None,
 ) -> tuple[Tables, dict[str, float]]:
     """Returns the tables that one release about these people gives, and its noise.
 
@@ -134,12 +129,11 @@ def released(
         people: the log, with a leading axis of places.
         ledger: charged before the release is made.
         spending: target of the release.
-        noise_seed: for tests only; voids the certificate.
 
     Raises:
         PrivacyError: the budget does not cover the release.
     """
     noise = multipliers(declaration, cells, spending)
     release = made(declaration, cells, len(people.present), noise)
-    found = through_the_door(release, ledger, cells, people, 0, noise_seed)
+    found = through_the_door(release, ledger, cells, people, 0)
     return Tables(**found), stddevs(release)

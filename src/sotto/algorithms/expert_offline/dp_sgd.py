@@ -245,7 +245,6 @@ def open_gradients(
     multiplier: float,
     chunk: int,
     about: AboutLog = NOT_IMPORTED,
-    noise_seed: int | None = None,
 ) -> tuple[Stream, DPSGDState]:
     """Opens the stream of gradients, with one run for each ledger.
 
@@ -261,7 +260,6 @@ def open_gradients(
         multiplier: noise multiplier, from `noise_multiplier`.
         chunk: noisy steps of one call of `advance`.
         about: sentences of the certificate about an imported log.
-        noise_seed: fixed seed of the noise, for tests only. It voids the certificate.
 
     Returns:
         The stream, and the states with the number of steps that the stream has made.
@@ -282,7 +280,6 @@ def open_gradients(
         states,
         units,
         chunk=min(chunk, config.steps),
-        noise_seed=noise_seed,
         resume=interrupted,
     )
     made = int(np.max(np.asarray(states.made)))

@@ -28,7 +28,7 @@ from sotto.privacy.mechanisms.prefix_calibration import (
 )
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.release.prefixes import PrefixRelease, StablePrefixes
-from sotto.privacy.release.storage import Store
+from sotto.privacy.release.storage import ReleaseFile
 from sotto.rl.networks import Policy
 
 _NAME = "stable prefixes"
@@ -83,7 +83,7 @@ def stable_transitions(
     Raises:
         PrivacyError: the budget does not cover the prefixes, or they were charged and lost.
     """
-    if file is not None and Store.exists(file):
+    if file is not None and ReleaseFile.exists(file):
         charged = [one.releases for one in ledger.streams if one.statement.name == _NAME]
         if charged != [config.releases]:
             raise LedgerOlder(
@@ -139,11 +139,11 @@ def _write(file: Path, run_id: str, prefixes: StablePrefixes) -> None:
     shapes = [list(array.shape) for array in prefixes]
     flat = np.concatenate([np.asarray(array, np.float64).ravel() for array in prefixes])
     header = {"kind": "stable-prefixes", "run": run_id, "shapes": shapes}
-    Store.create(file, header, flat)
+    ReleaseFile.create(file, header, flat)
 
 
 def _read(file: Path, run_id: str) -> StablePrefixes:
-    store = Store.open(file)
+    store = ReleaseFile.open(file)
     said = (store.header.get("kind"), store.header.get("run"))
     if said != ("stable-prefixes", run_id) or len(store) != 1:
         raise PrivacyError(f"{file} holds no stable prefixes of run {run_id}; start a new run")

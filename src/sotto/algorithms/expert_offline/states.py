@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,12 @@ from sotto.rl.evaluation import returns_in_jax
 from sotto.rl.networks import Policy
 from sotto.rl.policy_files import as_policy, read
 from sotto.rl.world import GymnasiumWorld
+from sotto.trees import at
 
 INITIAL, GATHERING, LEARNING = range(3)
 """Purposes of random keys."""
 
 _CLONES = CloneConfig()
-_Tree = TypeVar("_Tree")
 
 
 class Sources:
@@ -235,7 +235,7 @@ def evaluate(
         env = replace(make(env_id), max_episode_steps=cap)
         return np.asarray(returns_in_jax(env, policy, key, episodes, greedy))
     runs = jax.tree.leaves(policy)[0].shape[0]
-    rows = [jax.tree.map(lambda x, i=run: x[i], policy) for run in range(runs)]
+    rows = [at(policy, run) for run in range(runs)]
     return np.stack([_evaluate_gymnasium(env_id, cap, one, key, episodes, greedy) for one in rows])
 
 
@@ -263,9 +263,3 @@ def _act(
     drawn = policy.noise(key, observations.shape[:1])
     actions: Int[Array, " n"] = distribution.mode() if greedy else distribution.sample(drawn)
     return actions.astype(jnp.int32)
-
-
-def stacked(trees: Sequence[_Tree]) -> _Tree:
-    """Stacks equal trees along a new leading axis."""
-    together: _Tree = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-    return together

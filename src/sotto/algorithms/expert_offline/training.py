@@ -37,7 +37,6 @@ from sotto.algorithms.expert_offline.states import (
     first_policy,
     initial_states,
     policies,
-    stacked,
 )
 from sotto.algorithms.expert_offline.votes import KeptVotes, poll, vote_multiplier
 from sotto.algorithms.offline import learner as offline
@@ -51,6 +50,7 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.units import EXPERT
+from sotto.trees import at, stacked
 
 __all__ = [
     "Sources",
@@ -185,7 +185,7 @@ def _gather(
     gathered, numbers = [], []
     for run, (seed, ledger, folder) in enumerate(zip(seeds, ledgers, folders, strict=True)):
         file = None if folder is None else folder / f"{ledger.run_id}.{kind}"
-        before = jax.tree.map(lambda x, i=run: x[i], states)
+        before = at(states, run)
         after, facts = gather(config, seed, ledger, sources, before, file)
         gathered.append(after)
         numbers.append(facts)

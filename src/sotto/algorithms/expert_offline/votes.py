@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
-from sotto.algorithms.expert_offline.states import evaluate, first_policy, stacked
+from sotto.algorithms.expert_offline.states import evaluate, first_policy
 from sotto.algorithms.expert_offline.voting import Asked, Votes
 from sotto.algorithms.expert_offline.voting_rounds import (
     DaggerConfig,
@@ -28,20 +28,19 @@ from sotto.algorithms.expert_offline.voting_rounds import (
 )
 from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
-from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.privacy.errors import LedgerOlder, NothingReleased, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.release.storage import Store
+from sotto.privacy.release.storage import ReleaseFile
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 from sotto.rl.world import GymnasiumWorld, JaxWorld, World
+from sotto.trees import stacked
 
 
 def vote_multiplier(config: ExpertOfflineConfig) -> float:
     """Returns the noise multiplier of the whole poll, a single Gaussian mechanism."""
-    return calibrated_multiplier(
-        lambda z: [Gaussian(noise_multiplier=z)],
+    return gaussian_multiplier(
         known(config.target_epsilon),
         known(config.delta),
         draws=known(config.rounds) * known(config.queries) * known(config.actions),
@@ -211,13 +210,13 @@ def world(config: ExpertOfflineConfig, key: PRNGKeyArray, seed: int) -> Iterator
         yield simulator
 
 
-def _store(file: Path | None, header: dict[str, Any]) -> Store | None:
+def _store(file: Path | None, header: dict[str, Any]) -> ReleaseFile | None:
     if file is None:
         return None
-    if not Store.exists(file):
+    if not ReleaseFile.exists(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        return Store.create(file, header)
-    store = Store.open(file)
+        return ReleaseFile.create(file, header)
+    store = ReleaseFile.open(file)
     if store.header != header:
         raise PrivacyError(f"{file} does not hold the votes of this run; remove it")
     return store

@@ -27,6 +27,7 @@ from sotto.privacy.claims import experts as claims
 from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.privacy.claims.streams import FIRST_POLICY
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.mechanisms.dirichlet.simplex import project
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Returning
 from sotto.privacy.units import EXPERT, PopulationKind
@@ -185,7 +186,6 @@ class Votes:
         ledger: ledger of the unit `EXPERT`, which is charged before each round.
         queries, rounds, noise_multiplier, population, kind, first_policy, about: settings of
             `vote_release`.
-        noise_seed: fixed seed of the noise, for tests only. It voids the certificate.
         resume: whether to ask the remaining rounds of an interrupted poll with the same settings.
 
     Attributes:
@@ -212,7 +212,6 @@ class Votes:
         kind: Voters = "experts",
         first_policy: bool = False,
         about: AboutLog = NOT_IMPORTED,
-        noise_seed: int | None = None,
         resume: bool = False,
     ) -> None:
         electorate = everybody(voters, weights)
@@ -235,9 +234,7 @@ class Votes:
         self._persons = np.arange(self.experts)[None, None]
         self._units = jax.tree.map(lambda x: x[None, None], electorate)
         asked = jnp.zeros((1, queries, self._observation_size), jnp.float32)
-        self._stream = release.open(
-            [ledger], asked, electorate, chunk=1, noise_seed=noise_seed, resume=resume
-        )
+        self._stream = release.open([ledger], asked, electorate, chunk=1, resume=resume)
 
     @property
     def rounds_left(self) -> int:
@@ -311,19 +308,7 @@ def shrink(
     farthest = 1 - 2 * guess.min(axis=-1) + np.sum(np.square(guess), axis=-1)  # of the corners
     signal = min(length - noise, experts**2 * float(np.sum(farthest)))
     factor = max(0.0, signal / length) if length > 0 else 0.0
-    return Shrinkage(factor, to_simplex(guess + factor * centred / experts))
-
-
-def to_simplex(points: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n a"]:
-    """Returns the nearest points of the probability simplex, in Euclidean distance.
-
-    Source: Duchi et al. 2008, "Efficient Projections onto the l1-Ball", figure 1.
-    """
-    ordered = -np.sort(-points, axis=-1)
-    ranks = np.arange(1, points.shape[-1] + 1)
-    levels = (np.cumsum(ordered, axis=-1) - 1) / ranks
-    support = np.sum(ordered > levels, axis=-1, keepdims=True)
-    return np.maximum(points - np.take_along_axis(levels, support - 1, axis=-1), 0.0)
+    return Shrinkage(factor, project(guess + factor * centred / experts))
 
 
 def _sizes(voters: Voter) -> tuple[int, int]:

@@ -12,15 +12,14 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import Networks
 from sotto.algorithms.experts.training import (
+    ExpertPlan,
     Floored,
-    Plan,
     Recipe,
     expert_keys,
 )
@@ -29,6 +28,7 @@ from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 from sotto.rl.envs.gymnasium.described import Described
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory
+from sotto.trees import at, stacked
 
 _REWARD_PER_STEP = 1.0
 """Largest reward of a step of LunarLander, which scales the critic."""
@@ -69,7 +69,7 @@ def train_base(
     return networks
 
 
-def train(env_id: str, recipe: Recipe, chosen: Plan, seed: int, base: Networks) -> Policy:
+def train(env_id: str, recipe: Recipe, chosen: ExpertPlan, seed: int, base: Networks) -> Policy:
     """Trains every expert from the base policy on, in its own variant.
 
     Returns:
@@ -86,8 +86,7 @@ def train(env_id: str, recipe: Recipe, chosen: Plan, seed: int, base: Networks) 
                 if int(state.updates) >= chosen.stops[row]:
                     break
         trained.append(state.networks.policy)
-    policies: Policy = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
-    return policies
+    return stacked(trained)
 
 
 def judge(
@@ -120,7 +119,7 @@ def play(
     played: list[Any] = []
     with _environments(env_id, episodes, {"max_episode_steps": cap}) as users:
         for row, key in enumerate(keys):
-            policy = jax.tree.map(lambda x, row=row: x[row], policies)
+            policy = at(policies, row)
             game_key, action_key = jax.random.split(key)
             seeds = jax.random.randint(game_key, (episodes,), 0, np.iinfo(np.int32).max)
             trajectory = users.collect(

@@ -23,7 +23,7 @@ from sotto.algorithms.baselines.ppo import Networks
 from sotto.algorithms.experts import gymnasium
 from sotto.algorithms.experts import training as native
 from sotto.algorithms.experts.recipes import BASE_SECONDS, HIDDEN, SECONDS, recipe
-from sotto.algorithms.experts.training import Plan, Play, Recipe
+from sotto.algorithms.experts.training import ExpertPlan, Play, Recipe
 from sotto.data.trajectories import ExpertLog
 from sotto.errors import RunError
 from sotto.files import require_regular, write_model
@@ -31,6 +31,7 @@ from sotto.processes import at_once, finished
 from sotto.rl import policy_files
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
+from sotto.trees import at
 
 _FORMAT = 4
 """Number of the file format. Raise it when a recipe or the training changes."""
@@ -65,12 +66,12 @@ class ExpertSettings(BaseModel):
         return recipe(self.env_id, self.hidden)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> ExpertPlan:
         """The plan of all experts."""
         return native.plan(self.env_id, self.recipe, self.experts, self.seed)
 
     @property
-    def chunks(self) -> list[Plan]:
+    def chunks(self) -> list[ExpertPlan]:
         """Groups of experts that are trained together; where possible, they stop together."""
         chosen = self.plan
         order = np.argsort(chosen.stops, kind="stable")
@@ -202,7 +203,7 @@ def collect(population: Population, floor: float, episodes: int, seed: int, say:
     parts, began = [], time.monotonic()
     for first in range(0, settings.experts, size):
         rows = np.arange(first, min(first + size, settings.experts))
-        policies = jax.tree.map(lambda x, rows=rows: x[rows], population.policies)
+        policies = at(population.policies, rows)
         log = native.logs(settings.env_id, policies, rows, seed, floor, cap, episodes, play)
         parts.append(log)
         done = int(rows[-1]) + 1

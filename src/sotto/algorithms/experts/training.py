@@ -30,6 +30,7 @@ from sotto.rl.envs.variants import Variants, variants
 from sotto.rl.envs.wrappers import LogReward
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory, continue_rollout, evaluate, rollout, start
+from sotto.trees import at, repeated
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Recipe:
     log_reward: float | None = None
 
 
-class Plan(NamedTuple):
+class ExpertPlan(NamedTuple):
     """The numbers, variants and settings of the experts."""
 
     numbers: Int[np.ndarray, " experts"]
@@ -66,9 +67,9 @@ class Plan(NamedTuple):
     stops: Int[np.ndarray, " experts"]
     """Number of updates after which each expert stops."""
 
-    def select(self, rows: Int[np.ndarray, " n"]) -> "Plan":
+    def select(self, rows: Int[np.ndarray, " n"]) -> "ExpertPlan":
         """Returns the plan of the experts in these rows."""
-        return Plan(
+        return ExpertPlan(
             self.numbers[rows],
             self.variants.select(rows),
             self.learning_rates[rows],
@@ -76,7 +77,7 @@ class Plan(NamedTuple):
         )
 
 
-def plan(env_id: str, recipe: Recipe, experts: int, seed: int) -> Plan:
+def plan(env_id: str, recipe: Recipe, experts: int, seed: int) -> ExpertPlan:
     """Returns the first experts of a seed; a larger number does not change the first ones.
 
     The experts take the variants in a random order, so that a few experts spread over the whole
@@ -91,7 +92,7 @@ def plan(env_id: str, recipe: Recipe, experts: int, seed: int) -> Plan:
     orders, rates, stops = (np.random.default_rng([seed, purpose]) for purpose in range(3))
     order = orders.permutation(len(grid.values))
     numbers = np.arange(experts)
-    return Plan(
+    return ExpertPlan(
         numbers,
         grid.select(order[numbers % len(order)]),
         np.asarray(recipe.learning_rates)[rates.integers(len(recipe.learning_rates), size=experts)],
@@ -140,7 +141,7 @@ def train_base(
         state = _advance(env, alone, learner, state, share)
         mean = judge(env_id, state.networks.policy, np.zeros(1, int), seed, recipe.cap, 1).mean()
         report(min(1.0, done / recipe.base.num_updates), float(mean))
-    base: Networks = jax.tree.map(lambda x: x[0], state.networks)
+    base: Networks = at(state.networks, 0)
     return base
 
 
@@ -151,7 +152,7 @@ def learning_environment(env_id: str, recipe: Recipe) -> AnyEnvironment:
 
 
 def train(
-    env_id: str, recipe: Recipe, chosen: Plan, seed: int, base: Networks | None = None
+    env_id: str, recipe: Recipe, chosen: ExpertPlan, seed: int, base: Networks | None = None
 ) -> Policy:
     """Trains these experts in parallel.
 
@@ -177,9 +178,7 @@ def train(
     )
     states = _begin(env, recipe, learners)
     if base is not None:
-        count = len(chosen.numbers)
-        shared = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), base)
-        states = states._replace(networks=shared)
+        states = states._replace(networks=repeated(base, len(chosen.numbers)))
     common = int(np.gcd.reduce(recipe.stops))
     for _ in range(int(chosen.stops.max()) // common):
         states = _advance(env, recipe, learners, states, common)

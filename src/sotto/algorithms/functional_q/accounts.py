@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Account:
+class RunAccount:
     """The place where the releases of one run are charged and kept.
 
     Attributes:
@@ -86,7 +86,7 @@ class Account:
 
 
 @contextmanager
-def explaining(accounts: Sequence[Account]) -> Iterator[None]:
+def explaining(accounts: Sequence[RunAccount]) -> Iterator[None]:
     """Explains an exceeded budget by the release that was lost, if there is one."""
     lost = [account for account in accounts if account.lost]
     try:

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from sotto.algorithms.functional_q.accounts import Account, explaining
+from sotto.algorithms.functional_q.accounts import RunAccount, explaining
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.functions import (
     assumptions,
@@ -62,7 +62,7 @@ def check(config: FunctionalQConfig) -> None:
 
 
 def release_choice(
-    config: FunctionalQConfig, logged: Logged, account: Account
+    config: FunctionalQConfig, logged: Logged, account: RunAccount
 ) -> Float[np.ndarray, "size actions"]:
     """Releases the action values of the candidate that wins by noisy maximum."""
     file = account.place(0).file

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from sotto.algorithms.functional_q.accounts import Account, explaining
+from sotto.algorithms.functional_q.accounts import RunAccount, explaining
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.network import Family, Log, NetworkFit
 from sotto.algorithms.functional_q.nodes import averages, by_action, largest_share
@@ -61,7 +61,7 @@ class _Change:
 
 
 def release_rewards(
-    config: FunctionalQConfig, logged: Logged, account: Account
+    config: FunctionalQConfig, logged: Logged, account: RunAccount
 ) -> Float[np.ndarray, " features"]:
     """Releases averages of the reward at nodes once, as a vector or as paths (reward-release)."""
     weights = reward_weights(config, logged, config.samples)
@@ -80,7 +80,7 @@ def release_rewards(
 
 
 def release_output(
-    config: FunctionalQConfig, logged: Logged, account: Account
+    config: FunctionalQConfig, logged: Logged, account: RunAccount
 ) -> Float[np.ndarray, "size actions"]:
     """Releases the action values after all iterations once, with fresh noise (output-release)."""
     if config.learner == "network":
@@ -106,7 +106,7 @@ def release_output(
 
 
 def release_iterations(
-    config: FunctionalQConfig, logged: Logged, account: Account
+    config: FunctionalQConfig, logged: Logged, account: RunAccount
 ) -> Float[np.ndarray, "size actions"]:
     """Releases the action values of every iteration, which starts from released values only.
 
@@ -132,7 +132,7 @@ def release_iterations(
 
 
 def _release_network(
-    config: FunctionalQConfig, logged: Logged, account: Account
+    config: FunctionalQConfig, logged: Logged, account: RunAccount
 ) -> Float[np.ndarray, "size actions"]:
     """Releases the action values of a network as a function, evaluated at the nodes and closed.
 
@@ -350,7 +350,7 @@ def assumptions(config: FunctionalQConfig) -> tuple[Assumption, ...]:
 def _once(
     config: FunctionalQConfig,
     release: FunctionRelease,
-    account: Account,
+    account: RunAccount,
     secret: Float[np.ndarray, "size actions"],
 ) -> Float[np.ndarray, "size actions"]:
     """Returns the only release of a table, or reads it from the file of an earlier training."""

@@ -19,16 +19,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import by_action, fit
-from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import rewards as claims
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.rollout import EpisodeState, start
+from sotto.trees import flattened
 
 _LARGEST_BATCH = 2**22
 """Most numbers that a release computes from transitions at once."""
@@ -120,8 +120,7 @@ def collect(
 
     count = jax.tree.leaves(begin)[0].shape[0]
     end, logged = jax.vmap(one)(begin, jax.random.split(key, count))
-    flat: Logged = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), logged)
-    return flat, end
+    return flattened(logged), end
 
 
 # --- the release of transitions' rewards ---------------------------------------------------------
@@ -146,9 +145,7 @@ def calibrated(config: FunctionalQConfig, draws: int) -> float:
     """Returns the least multiplier of one Gaussian mechanism for the target epsilon and delta."""
     target = config.target_epsilon
     assert target is not None
-    return calibrated_multiplier(
-        lambda z: [Gaussian(noise_multiplier=z)], target, config.delta, draws=draws
-    )
+    return gaussian_multiplier(target, config.delta, draws=draws)
 
 
 def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:

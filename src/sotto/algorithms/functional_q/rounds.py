@@ -18,7 +18,7 @@ from sotto.algorithms.baselines.q_learning import (
 )
 from sotto.algorithms.functional_q import functions
 from sotto.algorithms.functional_q import release as functional_q
-from sotto.algorithms.functional_q.accounts import Account, Place, explaining
+from sotto.algorithms.functional_q.accounts import Place, RunAccount, explaining
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import GridValues
 from sotto.algorithms.functional_q.release import Dynamics, Logged
@@ -33,13 +33,15 @@ from sotto.algorithms.functional_q.states import (
 from sotto.keys import keys_of
 from sotto.privacy.release.released import ReleasedValues
 from sotto.privacy.release.stream import Stream
+from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.rollout import EpisodeState
+from sotto.trees import at
 
 
 def train_on_released_rewards(
     config: FunctionalQConfig,
     seeds: Sequence[int],
-    accounts: Sequence[Account],
+    accounts: Sequence[RunAccount],
     states: RewardState,
     done: int,
 ) -> Iterator[Progress]:
@@ -69,7 +71,9 @@ def _collected(
 ) -> RewardState:
     """Collects one round's steps, without rewards."""
     epsilon = 1.0 if number == 0 else config.exploration
-    seen, lanes = collect_steps(config, action_values(states), states.lanes, keys, epsilon)
+    seen, lanes = collect_steps(
+        config.environment, config.lane_steps, action_values(states), states.lanes, keys, epsilon
+    )
     first = number * config.round_samples
     logged = jax.tree.map(
         lambda log, new: jax.lax.dynamic_update_slice_in_dim(log, new, first, axis=1),
@@ -81,22 +85,33 @@ def _collected(
 
 @eqx.filter_jit
 def collect_steps(
-    config: FunctionalQConfig,
+    env: AnyEnvironment,
+    steps: int,
     values: QNetwork | GridValues,
-    lanes: EpisodeState,
+    begin: EpisodeState,
     keys: PRNGKeyArray,
-    epsilon: float,
+    epsilon: Float[Array, ""] | float,
 ) -> tuple[Logged, EpisodeState]:
-    """Collects one round's steps of every run, epsilon-greedily and without rewards."""
-    dynamics = Dynamics(config.environment)
+    """Takes steps in every parallel environment of every run, without rewards.
+
+    Args:
+        env: the environment.
+        steps: number of steps of each parallel environment.
+        values: action values of each run.
+        begin: states of the parallel environments of each run.
+        keys: one for each run.
+        epsilon: probability of a uniform action. Arrays share a compiled program, and each float
+            has its own.
+    """
+    dynamics = Dynamics(env)
 
     def one(
-        values: QNetwork | GridValues, lanes: EpisodeState, key: PRNGKeyArray
+        values: QNetwork | GridValues, begin: EpisodeState, key: PRNGKeyArray
     ) -> tuple[Logged, EpisodeState]:
         actor = EpsilonGreedy(values, epsilon)
-        return functional_q.collect(dynamics, actor, lanes, key, config.lane_steps)
+        return functional_q.collect(dynamics, actor, begin, key, steps)
 
-    collected: tuple[Logged, EpisodeState] = eqx.filter_vmap(one)(values, lanes, keys)
+    collected: tuple[Logged, EpisodeState] = eqx.filter_vmap(one)(values, begin, keys)
     return collected
 
 
@@ -104,7 +119,7 @@ class _RewardReleases:
     """The releases of each round's rewards; it reads from disk what was released before."""
 
     def __init__(
-        self, config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
+        self, config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[RunAccount]
     ) -> None:
         self._config, self._seeds, self._accounts = config, seeds, accounts
         self._stream: Stream | None = None
@@ -113,7 +128,7 @@ class _RewardReleases:
     def released(self, states: RewardState, places: Sequence[Place], number: int) -> RewardState:
         """Returns the state with the rewards of all rounds up to this one."""
         config, runs = self._config, range(len(places))
-        logged = [jax.tree.map(lambda x, i=run: x[i], states.logged) for run in runs]
+        logged = [at(states.logged, run) for run in runs]
         if config.unit == "reward-function":
             found = [
                 functions.release_rewards(config, log, account)
@@ -139,16 +154,14 @@ class _RewardReleases:
         """Releases the round's sums of these runs, which are on disk on return."""
         config, size = self._config, self._config.round_samples
         accounts = [self._accounts[run] for run in runs]
-        chosen = jax.tree.map(
-            lambda x: x[np.array(runs)], (states.sums, states.logged.states, states.logged.actions)
-        )
+        chosen = at((states.sums, states.logged.states, states.logged.actions), np.array(runs))
         before, *logged = chosen
         units = jax.tree.map(lambda x: x[:, None, number * size : (number + 1) * size], logged)
         keys = keys_of([self._seeds[run] for run in runs], RELEASING)
         with explaining(accounts):
             if self._stream is None or self._runs != runs:
                 release = functional_q.reward_release(config, config.rounds - number)
-                example = jax.tree.map(lambda x: x[0, 0], tuple(units))
+                example = at(tuple(units), (0, 0))
                 ledgers = [account.ledger for account in accounts]
                 self._stream = release.open(ledgers, before, example, chunk=1)
                 self._runs = runs

@@ -72,7 +72,9 @@ def _initial_state(config: FunctionalQConfig, key: PRNGKeyArray) -> State:
         sums=nothing,
         rewards=nothing + config.middle,
         learner=(
-            start_learner(config.learner_settings, network) if config.learner == "dqn" else table
+            start_learner(config.learner_settings.optimizer, network)
+            if config.learner == "dqn"
+            else table
         ),
     )
 

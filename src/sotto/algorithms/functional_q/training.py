@@ -18,7 +18,7 @@ import numpy as np
 from sotto.algorithms.base import Progress
 from sotto.algorithms.functional_q import choice, release
 from sotto.algorithms.functional_q import functions as functional_q_functions
-from sotto.algorithms.functional_q.accounts import Account
+from sotto.algorithms.functional_q.accounts import RunAccount
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import GridValues
 from sotto.algorithms.functional_q.paper import Algorithm1, PaperState
@@ -37,6 +37,7 @@ from sotto.algorithms.functional_q.states import (
 from sotto.keys import keys_of
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.trees import at, stacked
 
 __all__ = ["action_values", "check", "create_ledger", "initial_states", "train"]
 
@@ -108,7 +109,7 @@ def train(
     """
     states = initial_states(config, seeds) if states is None else states
     kept: Sequence[Path | None] = [None] * len(ledgers) if folders is None else folders
-    accounts = [Account(*both) for both in zip(ledgers, kept, strict=True)]
+    accounts = [RunAccount(*both) for both in zip(ledgers, kept, strict=True)]
     match states:
         case RewardState():
             yield from train_on_released_rewards(config, seeds, accounts, states, done)
@@ -122,7 +123,7 @@ def train(
 
 
 def _release_output(
-    config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
+    config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[RunAccount]
 ) -> Progress:
     """Collects steps uniformly at random, and releases what exact rewards say, once or in turns."""
     functions = {
@@ -133,13 +134,12 @@ def _release_output(
     charges = [account.place(0).charge for account in accounts]
     lanes = jax.vmap(partial(release.start_lanes, config))(keys_of(seeds, STARTING))
     nothing = initial_states(config, seeds)
+    keys = folded_keys(seeds, COLLECTING, charges)
     logged, _ = collect_steps(
-        config, action_values(nothing), lanes, folded_keys(seeds, COLLECTING, charges), 1.0
+        config.environment, config.lane_steps, action_values(nothing), lanes, keys, 1.0
     )
     tables = [
-        functions[config.mode](
-            replace(config, seed=seed), jax.tree.map(lambda x, i=run: x[i], logged), account
-        )
+        functions[config.mode](replace(config, seed=seed), at(logged, run), account)
         for run, (seed, account) in enumerate(zip(seeds, accounts, strict=True))
     ]
     states = OutputState(GridValues(jnp.asarray(np.stack(tables), jnp.float32), config.grid))
@@ -155,14 +155,13 @@ def _train_as_printed(
 ) -> Iterator[Progress]:
     keys = keys_of(seeds, RELEASING)
     runs = [
-        Algorithm1(config, jax.tree.map(lambda x, i=run: x[i], states), ledger, keys[run])
-        for run, ledger in enumerate(ledgers)
+        Algorithm1(config, at(states, run), ledger, keys[run]) for run, ledger in enumerate(ledgers)
     ]
     chunk = math.ceil(config.num_updates / _PAPER_CHUNKS)
     while done < config.num_updates:
         count = min(chunk, config.num_updates - done)
         done += count
         seen = np.array([[one.advance() for _ in range(count)] for one in runs])
-        states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[one.state for one in runs])
+        states = stacked([one.state for one in runs])
         simulated = {"reward": seen[..., 0], "noise": seen[..., 1]}
         yield Progress(done, states, simulated=simulated, env_steps=done * config.batch)

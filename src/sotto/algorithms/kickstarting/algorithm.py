@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -24,6 +23,7 @@ from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.units import PopulationKind, whose_people
 from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
+from sotto.trees import single
 
 _STUDENT = "in-process"
 _EVALUATION_EPISODES = 16
@@ -214,7 +214,9 @@ class Kickstart(Algorithm[KickstartConfig]):
             states = states._replace(ppo=states.ppo._replace(returns_so_far=fresh))
         lanes = nullcontext(student.collect) if native else gymnasium.collecting(config, seeds)
         with lanes as collect:
-            for progress in training.Training(config, seeds, teachers, states, done, collect):
+            for progress in training.StudentTraining(
+                config, seeds, teachers, states, done, collect
+            ):
                 returns = self.mean_return(config, progress.states, progress.updates, episodes)
                 shape = progress.released["answered"].shape
                 constant = {name: np.full(shape, value) for name, value in line.items()}
@@ -253,7 +255,7 @@ class Kickstart(Algorithm[KickstartConfig]):
 
     def _teacher_return(self, config: KickstartConfig) -> float:
         """Returns the mean return of a teacher without protection, to compare students with."""
-        stacked = jax.tree.map(lambda x: x[None], self._teacher(config).exact().policy)
+        stacked = single(self._teacher(config).exact().policy)
         key = new_key(20261)
         return float(self.evaluate(config, stacked, key, _TEACHER_EPISODES, True).mean())
 

@@ -17,13 +17,14 @@ from sotto.algorithms.kickstarting.training import Collect
 from sotto.keys import keys_of
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.trees import at, single
 
 
 class GymnasiumStudent(GymnasiumRun):
     """Parallel Gymnasium environments of one student."""
 
     def student(self, config: KickstartConfig) -> KickstartState:
-        """Returns a student that has asked nothing, with an axis of one run, for `Training`.
+        """Returns a student that has asked nothing, with an axis of one run, for `StudentTraining`.
 
         Raises:
             ValueError: the environment has no finite set of actions to ask about.
@@ -33,19 +34,19 @@ class GymnasiumStudent(GymnasiumRun):
                 f"{self.env.id} has no finite set of actions, which kickstarting needs"
             )
         state = ppo.begin(config.ppo, self.env, self.network_key, ())
-        runs = jax.tree.map(lambda x: x[None], state)
+        runs = single(state)
         rows = config.queries_per_update * config.remember_updates
         return kickstarting.listening(runs, rows, self.env.observation_size, self.env.action.n)
 
     def collect(
         self, config: PPOConfig, queries: int, states: KickstartState, keys: PRNGKeyArray
     ) -> tuple[Collected, Float[Array, "1 queries obs"]]:
-        """Collects like `kickstarting.collect`, but in Gymnasium, for `Training`."""
-        state = jax.tree.map(lambda x: x[0], states.ppo)
+        """Collects like `kickstarting.collect`, but in Gymnasium, for `StudentTraining`."""
+        state = at(states.ppo, 0)
         key = jax.random.fold_in(keys[0], state.updates)
         collected = self.play(config, state, jax.random.split(key)[0])
         asked = kickstarting.to_ask(config, queries, collected, key)
-        collected = jax.tree.map(lambda x: x[None], collected)
+        collected = single(collected)
         return collected, asked[None]
 
 
@@ -76,7 +77,7 @@ def collecting(config: KickstartConfig, seeds: Sequence[int]) -> Iterator[Collec
             each = []
             for index, one in enumerate(students):
                 run = slice(index, index + 1)
-                state = jax.tree.map(lambda x, run=run: x[run], states)
+                state = at(states, run)
                 each.append(one.collect(settings, queries, state, keys[run]))
             together: tuple[Collected, Array] = jax.tree.map(
                 lambda *parts: jnp.concatenate(parts), *each

@@ -1,7 +1,8 @@
 """Training of students: several seeds side by side, each with its own teacher.
 
 One compiled program collects the steps of all students. Their teachers answer one after the other,
-and another compiled program learns. Iterating over a `Training` yields progress after each chunk.
+and another compiled program learns. Iterating over a `StudentTraining` yields progress after each
+chunk.
 """
 
 import math
@@ -43,7 +44,7 @@ def initial_states(config: KickstartConfig, seeds: Sequence[int]) -> KickstartSt
     return states
 
 
-class Training:
+class StudentTraining:
     """Training of several students, each with its teacher.
 
     Args:

@@ -25,6 +25,7 @@ from sotto.data.trajectories import Transitions
 from sotto.privacy.release.factored import Factored
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy, scaled
+from sotto.trees import at
 
 
 class OfflineLearner(Protocol):
@@ -204,8 +205,7 @@ def train_chunk(
 def minibatch(config: OfflineConfig, transitions: Transitions, key: PRNGKeyArray) -> Transitions:
     """Draws transitions with replacement."""
     rows = jax.random.randint(key, (config.minibatch,), 0, len(transitions.actions))
-    chosen: Transitions = jax.tree.map(lambda x: x[rows], transitions)
-    return chosen
+    return at(transitions, rows)
 
 
 def _optimizer(config: OfflineConfig) -> optax.GradientTransformation:

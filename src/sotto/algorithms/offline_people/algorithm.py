@@ -27,6 +27,7 @@ from sotto.privacy.release.release import Release
 from sotto.rl.envs.gymnasium.described import described, evaluation_notes
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
+from sotto.trees import at, single
 
 
 class OfflineState(NamedTuple):
@@ -93,7 +94,7 @@ class Offline(LogAlgorithm[OfflinePeopleConfig]):
         """Returns the state before the first release, leaves of shape [1, ...]."""
         if config.method != "model":
             first = steps.initial_state(config, keys_of(seeds, 0)[0])
-            return jax.tree.map(lambda x: x[None], first)
+            return single(first)
         size = len(known(config.low))
         scales = Scales(jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
         state = OfflineState(
@@ -101,7 +102,7 @@ class Offline(LogAlgorithm[OfflinePeopleConfig]):
             jnp.zeros(rounds.size(config)),
             learning.blank_policy(config, keys_of(seeds, 0)[0]),
         )
-        return jax.tree.map(lambda x: x[None], state)
+        return single(state)
 
     def train(
         self,
@@ -122,7 +123,7 @@ class Offline(LogAlgorithm[OfflinePeopleConfig]):
         if config.method != "model":
             yield from self._stepped(config, ledger, states, keys_of(seeds, 1))
             return
-        state: OfflineState = jax.tree.map(lambda x: x[0], states)
+        state: OfflineState = at(states, 0)
         if sum(stream.releases for stream in ledger.streams) > done:
             raise NothingReleased(
                 "a release of this run was charged and then lost, so its people cannot be asked "
@@ -221,7 +222,7 @@ class Offline(LogAlgorithm[OfflinePeopleConfig]):
         return found
 
     def _progress(self, config: OfflinePeopleConfig, state: OfflineState, done: int) -> Progress:
-        return self._measured(config, jax.tree.map(lambda x: x[None], state), done)
+        return self._measured(config, single(state), done)
 
     def _measured(self, config: OfflinePeopleConfig, states: Any, done: int) -> Progress:
         learned = done == config.num_updates

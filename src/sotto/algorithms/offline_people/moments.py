@@ -27,10 +27,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.settings import known
-from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import logs as claims
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part
@@ -142,12 +141,7 @@ def noise_multiplier(config: OfflinePeopleConfig, draws: int) -> float:
         config: settings.
         draws: how many numbers the release has.
     """
-    return calibrated_multiplier(
-        lambda multiplier: [Gaussian(noise_multiplier=multiplier)],
-        config.target_epsilon,
-        known(config.delta),
-        draws=draws,
-    )
+    return gaussian_multiplier(config.target_epsilon, known(config.delta), draws=draws)
 
 
 def sigma(release: Release) -> float:

@@ -43,6 +43,7 @@ from sotto.privacy.claims import logs as claims
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Poisson
 from sotto.rl.networks import Policy, Value, scaled
+from sotto.trees import at
 
 HIDDEN = (64, 64)
 CLIP_NORM = 1.0
@@ -254,7 +255,7 @@ class PeoplePool:
         del generator  # all rows of a person are used
         inside: Bool[np.ndarray, " n"] = persons >= 0
         places = np.where(inside, persons, 0)
-        found: Logged = jax.tree.map(lambda x: x[places], self._rows)
+        found = at(self._rows, places)
         return found._replace(present=found.present & inside[:, None])
 
 

@@ -29,6 +29,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.rl.language import LanguageModel
 from sotto.rl.language.loading import identity
+from sotto.trees import at
 
 
 class RLHF(Algorithm[RLHFConfig]):
@@ -63,6 +64,10 @@ class RLHF(Algorithm[RLHFConfig]):
         "public_prompts": "prompts_identity",
         "feedback": None,
     }
+    one_seed = (  # each would need its own language model
+        "seeds of rlhf do not train side by side: one fills the memory; train them one after the "
+        "other with --seed"
+    )
     charged = True
     acts = False
     evaluates_greedily = False
@@ -110,6 +115,8 @@ class RLHF(Algorithm[RLHFConfig]):
 
     def resolved(self, config: RLHFConfig) -> RLHFConfig:
         """Returns the settings with the identities of their files, if all of them can be read."""
+        if config.model_identity is None:  # a new run
+            _require_effect(config)
         self.language(config)
         assert self._read is not None
         prompts = prompts_identity(config)
@@ -133,15 +140,6 @@ class RLHF(Algorithm[RLHFConfig]):
         epsilon = math.inf if config.target_epsilon is None else config.target_epsilon
         budget = Budget(epsilon=epsilon, delta=config.delta)
         return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
-
-    def check_seeds(self, config: RLHFConfig, seeds: Sequence[int]) -> None:
-        """Refuses several seeds side by side, each of which would need its own language model."""
-        del config
-        if len(seeds) > 1:
-            raise ValueError(
-                "seeds of rlhf do not train side by side: one fills the memory; train them one "
-                "after the other with --seed"
-            )
 
     def initial_states(self, config: RLHFConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the public state before the first release, leaves of shape [1, ...]."""
@@ -212,7 +210,7 @@ class RLHF(Algorithm[RLHFConfig]):
         """Returns ratings of sampled completions by simulated people who never took part."""
         if greedy:
             raise ValueError("completions are sampled; evaluate with greedy=False")
-        one = jax.tree.map(lambda x: x[0], policy)
+        one = at(policy, 0)
         found = evaluation.measure(config, self._people(config), one, key, episodes)
         return found.rating[None]
 
@@ -237,6 +235,19 @@ class RLHF(Algorithm[RLHFConfig]):
         if self._met is None or self._met[0] != config:
             self._met = config, meet(config, self.language(config))
         return self._met[1]
+
+
+def _require_effect(config: RLHFConfig) -> None:
+    """Refuses settings that the method does not read, which runs of earlier versions may have.
+
+    Raises:
+        ValueError: a setting differs from its default and has no effect.
+    """
+    unread = ["kl_coefficient"] if config.method != "policy-gradient" else []
+    unread += ["directions"] if config.improves else []
+    for name in unread:
+        if getattr(config, name) != (default := getattr(RLHFConfig, name)):
+            raise ValueError(f"{name} has no effect with {config.method}; leave it at {default:g}")
 
 
 def _unnamed(name: str, file: str) -> ValueError:

@@ -145,7 +145,10 @@ def _line(where: str, line: bytes, tokenizer: Tokenizer) -> _Line:
         raise RunError(f"{where} has a person who is not a name or a whole number; correct it")
     number = isinstance(rating, int | float) and not isinstance(rating, bool)
     if not number or not 0 <= rating <= 1:
-        raise RunError(f"{where} has a rating that is not a number in [0, 1]; scale the ratings")
+        raise RunError(
+            f"{where} has a rating that is not a number in [0, 1]; divide by the "
+            "largest rating that people can give, and not by the largest one in the file"
+        )
     return _Line(
         person=str(person),
         prompt=_tokens(where, "prompt", found["prompt"], tokenizer),

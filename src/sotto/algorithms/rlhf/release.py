@@ -29,12 +29,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.calibration import gaussian_multiplier
 from sotto.algorithms.rlhf import critic
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
-from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import language as claims
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Part
@@ -98,11 +97,8 @@ def noise_multiplier(config: RLHFConfig, dimension: int) -> float:
     if config.noise_multiplier is not None:
         return config.noise_multiplier
     assert config.target_epsilon is not None
-    return calibrated_multiplier(
-        lambda multiplier: [Gaussian(noise_multiplier=multiplier)],
-        config.target_epsilon,
-        config.delta,
-        draws=dimension * config.releases,
+    return gaussian_multiplier(
+        config.target_epsilon, config.delta, draws=dimension * config.releases
     )
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -33,6 +32,7 @@ from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.language import Adapter, save_adapter
 from sotto.rl.language.architecture import Architecture
+from sotto.trees import at, single
 
 _log = logging.getLogger(__name__)
 _SHOWN = 5
@@ -83,7 +83,7 @@ _Measured = tuple[dict[str, float], tuple[tuple[str, str], ...]]
 """Means of the measurements by name, and samples: prompts and completions."""
 
 
-class Training:
+class RLHFTraining:
     """One training, from any state to the end."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Training:
     ) -> None:
         self._config, self._people, self._ledger, self._folder = config, people, ledger, folder
         self._done = done
-        self._state: RLHFState = jax.tree.map(lambda x: x[0], states)
+        self._state: RLHFState = at(states, 0)
         self._before: _Measured = {}, ()
 
     def run(self) -> Iterator[Progress]:
@@ -134,7 +134,7 @@ class Training:
         multiplier = noise_multiplier(config, dimension(config, self._state))
         release = make_release(config, multiplier)
         public = Open(self._state, people.language.decoder)
-        opened = jax.tree.map(lambda x: jnp.asarray(x)[None], public)
+        opened = single(public)
         stream = None
         for update in range(charged, config.releases):
             rated = people.rated(config, self._state.adapter, update)
@@ -142,13 +142,13 @@ class Training:
                 left = replace(release, horizon=config.releases - charged)
                 stream = left.open([self._ledger], opened, rated, chunk=1)
             persons = update * release.slots + np.arange(release.slots).reshape(1, 1, -1)
-            units = jax.tree.map(lambda x: jnp.asarray(x)[None, None], rated)
+            units = single(single(rated))
             keys = key_of(config.seed, Use.PEOPLE)[None]
             _log.info(
                 "computing release %d of %d, which is charged first", update + 1, config.releases
             )
             opened, log, simulated = stream.run(opened, keys, persons, units)
-            self._state = jax.tree.map(lambda x: x[0], opened.state)
+            self._state = at(opened.state, 0)
             ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
             # Before the model is tuned against the released reward model, it is the base model,
             # unless the reward model chooses among answers.
@@ -207,7 +207,7 @@ class Training:
         measured, samples = self._measured(self._config) if learned or not before[0] else before
         return Progress(
             updates,
-            jax.tree.map(lambda x: jnp.asarray(x)[None], self._state),
+            single(self._state),
             series(released),
             _of_one_run(measured),
             series(simulated or {}),
@@ -247,4 +247,4 @@ def train(
 ) -> Iterator[Progress]:
     """Makes the updates from number `done` on; see `sotto.algorithms.base.Algorithm.train`."""
     (ledger,), (folder,) = ledgers, folders
-    yield from Training(config, people, ledger, states, done, folder).run()
+    yield from RLHFTraining(config, people, ledger, states, done, folder).run()

@@ -47,6 +47,7 @@ from sotto.privacy.units import Adjacency, Unit
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.tabular import AnyTabularEnvironment, TabularEnvironment, regret
+from sotto.trees import repeated
 
 CONFIDENCE = 2 * math.log(3)
 """Constant c of the bonus sqrt(c / N), as in the published code. The theory has
@@ -61,7 +62,7 @@ _CHUNK = 100
 _UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
 
 Table = Float[Array, "S A"]
-Plan = Float[Array, "H S A"]
+TableByStep = Float[Array, "H S A"]
 
 
 POLICY_RATE = math.sqrt(2 / 1000)
@@ -130,7 +131,7 @@ class UCBState(NamedTuple):
 
     counters: Counters
     """Noisy sums over all users so far."""
-    policy: Plan
+    policy: TableByStep
     """Action probabilities that the next user follows."""
     episodes: Int[Array, ""]
     """Number of users so far."""
@@ -204,7 +205,7 @@ def make_release(config: UCBConfig, env: AnyTabularEnvironment) -> Release:
 
 
 def play(
-    env: AnyTabularEnvironment, policy: Plan, key: PRNGKeyArray
+    env: AnyTabularEnvironment, policy: TableByStep, key: PRNGKeyArray
 ) -> tuple[Int[Array, " H"], Int[Array, " H"], Float[Array, " H"], Int[Array, " H"]]:
     """Plays one episode, and returns its states, actions, rewards and next states."""
     reset_key, action_key = jax.random.split(key)
@@ -268,7 +269,7 @@ def _server(
 
 def estimates(
     counters: Counters, error: Float[Array, ""], horizon: int
-) -> tuple[Table, Float[Array, "S A S"], Plan]:
+) -> tuple[Table, Float[Array, "S A S"], TableByStep]:
     """Returns rewards, transitions and bonuses from noisy counters.
 
     Let e_s' be the noise in N(s, a, s'), let V have values in [0, R], and let N be the sum of
@@ -301,11 +302,11 @@ def estimates(
 def plan(
     rewards: Table,
     transitions: Float[Array, "S A S"],
-    bonuses: Plan,
-    policy: Plan | None,
+    bonuses: TableByStep,
+    policy: TableByStep | None,
     lowest: Float[Array, " H"],
     highest: Float[Array, " H"],
-) -> Plan:
+) -> TableByStep:
     """Returns optimistic values of each step, state and action, by backward induction.
 
     Args:
@@ -324,17 +325,17 @@ def plan(
     own = bonuses if policy is None else policy
     last = jnp.zeros(rewards.shape[0], jnp.float32)
     steps = (bonuses, own, lowest, highest)
-    values: Plan = jax.lax.scan(back, last, steps, reverse=True)[1]
+    values: TableByStep = jax.lax.scan(back, last, steps, reverse=True)[1]
     return values
 
 
-def greedy(values: Plan) -> Plan:
+def greedy(values: TableByStep) -> TableByStep:
     """Returns the policy of best actions. Several best actions are equally likely."""
     best = values >= jnp.max(values, axis=-1, keepdims=True) - 1e-6
     return best / jnp.sum(best, axis=-1, keepdims=True, dtype=jnp.float32)
 
 
-def reweighted(policy: Plan, values: Plan, rate: float) -> Plan:
+def reweighted(policy: TableByStep, values: TableByStep, rate: float) -> TableByStep:
     """Returns policy * exp(rate * values), normalised, which is a step of mirror ascent."""
     logits = jnp.log(jnp.maximum(policy, 1e-30)) + rate * values
     return jax.nn.softmax(logits, axis=-1)
@@ -350,7 +351,6 @@ def train(
     config: UCBConfig,
     seeds: Sequence[int],
     ledgers: Sequence[Ledger],
-    noise_seed: int | None = None,
 ) -> Float64[np.ndarray, "runs episodes"]:
     """Trains with certified counters, several seeds side by side.
 
@@ -358,16 +358,15 @@ def train(
         config: settings.
         seeds: one per run.
         ledgers: one per run, from `create_ledger`.
-        noise_seed: for tests only. It voids the certificate.
 
     Returns:
         Exact regret of the policy that is played in each episode, V* - V^pi.
     """
     env = environment(config.env_id)
     first = initial_state(config, env)
-    states = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), first)
+    states = repeated(first, len(seeds))
     chunk = min(_CHUNK, config.episodes)
-    stream = make_release(config, env).open(ledgers, states, chunk=chunk, noise_seed=noise_seed)
+    stream = make_release(config, env).open(ledgers, states, chunk=chunk)
     keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     mdp = env.mdp(env.default_params)
     losses = []

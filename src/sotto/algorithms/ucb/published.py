@@ -30,8 +30,8 @@ from sotto.algorithms.settings import Count, Positive, Settings
 from sotto.algorithms.ucb.calibrated import (
     CONFIDENCE,
     POLICY_RATE,
-    Plan,
     Table,
+    TableByStep,
     environment,
     greedy,
     plan,
@@ -42,6 +42,7 @@ from sotto.keys import new_key
 from sotto.privacy.accounting.composition import NoGuarantee
 from sotto.privacy.statements import Gap
 from sotto.rl.tabular import AnyTabularEnvironment, regret
+from sotto.trees import repeated
 
 _CHUNK = 100
 
@@ -85,7 +86,7 @@ class OfficialState(NamedTuple):
     visits: Table
     rewards: Table
     transitions: Float[Array, "S A S"]
-    policy: Plan
+    policy: TableByStep
     noise: tuple[Float[Array, ""], Float[Array, ""], Float[Array, " S"]]
 
 
@@ -100,7 +101,7 @@ def simulate(config: OfficialConfig, seeds: Sequence[int]) -> Float64[np.ndarray
     first = OfficialState(
         ones, ones, jnp.ones((states, actions, states)), uniform, (zero, zero, jnp.zeros(states))
     )
-    state = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), first)
+    state = repeated(first, len(seeds))
     keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     chunk = jax.jit(jax.vmap(partial(_episodes, config, env), in_axes=(0, 0, None)))
     losses = []
@@ -121,7 +122,7 @@ def _episodes(
 ) -> tuple[OfficialState, Float[Array, "k H S A"]]:
     """Plays episodes, and returns the state after them, and their policies."""
 
-    def episode(state: OfficialState, number: Array) -> tuple[OfficialState, Plan]:
+    def episode(state: OfficialState, number: Array) -> tuple[OfficialState, TableByStep]:
         noise_key, play_key = jax.random.split(jax.random.fold_in(key, number))
         visits_noise, rewards_noise, noise, summed = _noise(config, state, noise_key, number)
         values = _optimistic(config, state, visits_noise, rewards_noise, noise, number)
@@ -179,7 +180,7 @@ def _optimistic(
     rewards_noise: Array,
     transitions_noise: Array,
     number: Int[Array, ""],
-) -> Plan:
+) -> TableByStep:
     """Returns Q_h of the published code."""
     horizon, states, _ = state.policy.shape
     if config.nominal_epsilon is None:

@@ -125,45 +125,58 @@ def _only(kind: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _released(kind: str, given: dict[str, Any], delta: float) -> dict[str, Any]:
-    from sotto.privacy.mechanisms.functions import calibration as noise
+    from sotto.privacy.mechanisms.functions.calibration import (
+        averager_factor,
+        impossibility,
+        multiplier_for,
+    )
+    from sotto.privacy.mechanisms.functions.rkhs import hat_basis_sensitivity, vector_sensitivity
 
     target, radius = given["target_epsilon"], given["reward_radius"]
-    size = (given["nodes"], given["actions"], radius)
-    if kind == "reward-release":
-        found = noise.reward_release(*size, target, delta)
-    elif kind == "output-release":
-        found = noise.output_release(*size, given["discount"], given["iterations"], target, delta)
-    else:
-        found = noise.per_iteration(*size, given["iterations"], target, delta)
+    moved, releases = radius, 1
+    if kind == "output-release":
+        moved *= averager_factor(given["discount"], given["iterations"])
+    elif kind == "per-iteration":
+        # An iterate is made from released values, so it moves by the radius without a discount.
+        releases = given["iterations"]
+        if releases < 1:
+            raise ValueError(f"--iterations must be at least 1, got {releases}")
+    vector = vector_sensitivity(given["nodes"], given["actions"], moved)
+    process = hat_basis_sensitivity(given["nodes"], given["actions"], moved)
+    multiplier, root = multiplier_for(target, delta), math.sqrt(releases)
     answer = {
         "status": "proved",
         "epsilon": target,
         "delta": delta,
         **{name: value for name, value in given.items() if name != "target_epsilon"},
-        "sigma": found.sigma,
-        "sigma_gp": found.sigma_process,
-        "beta_gp": found.process.beta,
-        "sensitivity": found.vector.value,
-        "sensitivity_gp": found.process.value,
-        "releases": found.releases,
+        "sigma": multiplier * vector.value * root,
+        "sigma_gp": multiplier * process.value * root,
+        "beta_gp": process.beta,
+        "sensitivity": vector.value,
+        "sensitivity_gp": process.value,
+        "releases": releases,
     }
     if reward_range := given.get("reward_range"):
         answer["radius_to_range"] = radius / reward_range
-        answer["impossible"] = noise.impossibility(target, delta, radius, reward_range)
+        answer["impossible"] = impossibility(target, delta, radius, reward_range)
     return answer
 
 
 def _transition(given: dict[str, Any], delta: float) -> dict[str, Any]:
-    from sotto.privacy.mechanisms.functions.calibration import transition_release
+    from sotto.privacy.mechanisms.functions.calibration import multiplier_for
 
     target, visits, reach = given["target_epsilon"], given["least_visits"], given["reward_range"]
+    if not (0 < visits < math.inf and 0 < reach < math.inf):
+        raise ValueError(
+            f"--least-visits and --reward-range must be positive, got {visits:g} and {reach:g}"
+        )
     return {
         "status": "proved",
         "epsilon": target,
         "delta": delta,
         "least_visits": visits,
         "reward_range": reach,
-        "sigma": transition_release(visits, reach, target, delta),
+        "sigma": multiplier_for(target, delta) * (reach / visits),
         "sensitivity": reach / visits,
         "releases": 1,
     }

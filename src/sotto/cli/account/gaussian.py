@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from sotto.algorithms.calibration import all_releases, calibrate
 from sotto.cli.terminal.options import (
     Delta,
     Json,
@@ -19,8 +20,6 @@ from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
     RepeatAndSelect,
-    SampledGaussian,
-    calibrate_noise_multiplier,
     compose,
 )
 from sotto.privacy.bounds import guarantee
@@ -38,7 +37,7 @@ def account_gaussian(
     Example:
       sotto account gaussian --noise-multiplier 1.0 --delta 1e-5 --releases 1 --json
     """
-    event = _gaussian(noise_multiplier, releases)
+    event = all_releases(noise_multiplier, releases)
     about = {
         "noise_multiplier": noise_multiplier,
         "releases": releases,
@@ -64,7 +63,7 @@ def account_dpsgd(
     Example:
       sotto account dpsgd --noise-multiplier 1 --sampling-rate 0.01 --steps 1000 --delta 1e-5
     """
-    event = _sampled(noise_multiplier, sampling_rate, steps)
+    event = all_releases(noise_multiplier, steps, sampling_rate)
     about = {"noise_multiplier": noise_multiplier, "sampling_rate": sampling_rate, "steps": steps}
     _answer("dpsgd", event, delta, about, json)
 
@@ -106,15 +105,15 @@ def calibrate_gaussian(
 ) -> None:
     """Prints the smallest noise multiplier whose epsilon does not exceed the target.
 
-    The "epsilon" in the answer is that of this noise multiplier, computed again.
+    The delta that the sampler of the noise may cost is taken off delta first. The "epsilon" in the
+    answer is that of this noise multiplier, computed again.
 
     Example:
       sotto calibrate gaussian --target-epsilon 1.0 --delta 1e-5 --json
     """
-    _gaussian(1.0, releases)
-    found = calibrate_noise_multiplier(lambda z: [_gaussian(z, releases)], target_epsilon, delta)
+    found = calibrate(target_epsilon=target_epsilon, delta=delta, releases=releases)
     about = {"noise_multiplier": found, "target_epsilon": target_epsilon, "releases": releases}
-    _answer("gaussian", _gaussian(found, releases), delta, about, json)
+    _answer("gaussian", all_releases(found, releases), delta, about, json)
 
 
 @command("calibrate dpsgd")
@@ -127,38 +126,22 @@ def calibrate_dpsgd(
 ) -> None:
     """Prints the smallest noise multiplier of DP-SGD whose epsilon does not exceed the target.
 
-    The "epsilon" in the answer is that of this noise multiplier, computed again. This takes
-    about ten seconds.
+    The delta that the sampler of the noise may cost is taken off delta first. The "epsilon" in the
+    answer is that of this noise multiplier, computed again. This takes about ten seconds.
 
     Example:
       sotto calibrate dpsgd --target-epsilon 2 --sampling-rate 0.01 --steps 1000 --delta 1e-5
     """
-
-    def events(noise_multiplier: float) -> list[Event]:
-        return [_sampled(noise_multiplier, sampling_rate, steps)]
-
-    found = calibrate_noise_multiplier(events, target_epsilon, delta)
+    found = calibrate(
+        target_epsilon=target_epsilon, delta=delta, releases=steps, sampling_rate=sampling_rate
+    )
     about = {
         "noise_multiplier": found,
         "target_epsilon": target_epsilon,
         "sampling_rate": sampling_rate,
         "steps": steps,
     }
-    _answer("dpsgd", _sampled(found, sampling_rate, steps), delta, about, json)
-
-
-def _gaussian(noise_multiplier: float, releases: int) -> Gaussian:
-    """Returns one release that costs as much as several to the same person: 1/z^2 adds up."""
-    if releases < 1:
-        raise ValueError(f"releases must be at least 1, got {releases}")
-    Gaussian(noise_multiplier=noise_multiplier)
-    return Gaussian(noise_multiplier=noise_multiplier / releases**0.5)
-
-
-def _sampled(noise_multiplier: float, sampling_rate: float, steps: int) -> SampledGaussian:
-    return SampledGaussian(
-        noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, count=steps
-    )
+    _answer("dpsgd", all_releases(found, steps, sampling_rate), delta, about, json)
 
 
 def _answer(mechanism: str, event: Event, delta: float, about: dict[str, Any], json: bool) -> None:

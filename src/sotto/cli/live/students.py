@@ -6,7 +6,7 @@ from dataclasses import asdict
 import tyro
 
 from sotto.cli.terminal.options import Json, Ledger, RunPath
-from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.bounds import at_most, guarantee
 from sotto.serving.directory import open_service
@@ -57,9 +57,6 @@ def listed(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
     Args:
         path: Directory of the service.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     books = open_service(path, ledger).open_ledger()
     spent = books.spent()
     if json:
@@ -71,12 +68,12 @@ def listed(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
         total |= {"epsilon": spent.epsilon, "spent_epsilon": spent.spent_epsilon}
         print_json({"students": everybody, "total": total})
         return
-    table = Table("student", "answered", "allowed", "epsilon, alone", "state")
+    table = []
     for one in spent.students:
         state = "revoked" if one.revoked else "active"
         numbers = (f"{one.answered:,}", f"{one.queries:,}", at_most(one.epsilon))
-        table.add_row(one.name, *numbers, state)
-    Console().print(table)
+        table.append((one.name, *numbers, state))
+    print_table(("student", "answered", "allowed", "epsilon, alone", "state"), table)
     print(
         f"All students together: {spent.answered:,} of {books.statement.queries:,} answers. All "
         f"{books.statement.queries:,} cost {guarantee(spent.epsilon, spent.delta)}. "

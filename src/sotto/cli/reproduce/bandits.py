@@ -5,7 +5,7 @@ from typing import Any
 
 from sotto.cli.reproduce import answer
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.output import say
+from sotto.cli.terminal.output import print_table, say
 from sotto.cli.terminal.parsing import command
 from sotto.extras import require
 
@@ -42,13 +42,12 @@ def _print(summary: dict[str, Any]) -> None:
     """Prints values and gains of all arms."""
     for cell in summary["cells"]:
         print(f"\n{cell['title']}, delta {cell['delta']:.2g}")
-        print(f"{'arm':<18}{'epsilon':>8}{'value':>9}{'random':>9}{'gain':>9}{'share of gain':>15}")
+        table = []
         for one in cell["arms"]:
             epsilon = "" if one["epsilon"] is None else f"{one['epsilon']:g}"
-            print(
-                f"{one['arm']:<18}{epsilon:>8}{one['value']:>9.4f}{one['random']:>9.4f}"
-                f"{one['gain']:>9.4f}{one['share_of_gain']:>15.1%}"
-            )
+            values = (f"{one[name]:.4f}" for name in ("value", "random", "gain"))
+            table.append((one["arm"], epsilon, *values, f"{one['share_of_gain']:.1%}"))
+        print_table(("arm", "epsilon", "value", "random", "gain", "share of gain"), table)
         for one in cell["trained"]:
             print(
                 f"through the door: epsilon {one['epsilon']:.2f}, {one['status']}, noisy gain "

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from sotto.cli.reproduce import answer, check_used, check_workers
 from sotto.cli.terminal.options import Json, Ray, Workers
-from sotto.cli.terminal.output import say
+from sotto.cli.terminal.output import print_table, say
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
@@ -104,21 +104,18 @@ def gohari(
 
 def _print_figure(summary: dict[str, Any]) -> None:
     kind = summary["kind"]
-    print(f"{'':<36}{'in the end':>12}{'steps to reach':>16}{'answers':>9}{'epsilon':>10}")
+    table = []
     for arm in summary["arms"]:
         measured, cost = arm["returns"][kind], arm["cost"]
         epsilon = f"{cost['epsilon']:.3g}" if cost else "inf" if arm["answered"] else "-"
-        print(
-            f"{arm['label']:<36}{measured['final_median']:>12.4g}"
-            f"{measured['steps_to_reach']:>16.6g}{arm['answered']:>9.0f}{epsilon:>10}"
-        )
+        returns = f"{measured['final_median']:.4g}", f"{measured['steps_to_reach']:.6g}"
+        table.append((arm["label"], *returns, f"{arm['answered']:.0f}", epsilon))
+    print_table(("", "in the end", "steps to reach", "answers", "epsilon"), table)
 
 
 def _print_tradeoff(summary: dict[str, Any]) -> None:
-    print(f"{'':<20}{'epsilon':>9}{'answers':>9}{'times faster, greedy':>22}{'sampled':>9}")
+    table = []
     for row in summary["points"]:
-        greedy, sampled = (row[kind]["speed_up"] for kind in ("greedy", "sampled"))
-        print(
-            f"{row['mechanism']:<20}{row['epsilon']:>9.4g}{row['answered']:>9}"
-            f"{greedy:>22.3g}{sampled:>9.3g}"
-        )
+        faster = (f"{row[kind]['speed_up']:.3g}" for kind in ("greedy", "sampled"))
+        table.append((row["mechanism"], f"{row['epsilon']:.4g}", str(row["answered"]), *faster))
+    print_table(("", "epsilon", "answers", "times faster, greedy", "sampled"), table)

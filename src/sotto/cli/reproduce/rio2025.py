@@ -7,7 +7,7 @@ from typing import Any, Literal
 from sotto.algorithms.dppg.presets import PresetName
 from sotto.cli.reproduce import answer, check_used, check_workers
 from sotto.cli.terminal.options import Delta, FirstSeed, Json, Ray, Seeds, Workers
-from sotto.cli.terminal.output import say
+from sotto.cli.terminal.output import print_table, say
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.experiments.rio2025 import cells
@@ -157,19 +157,14 @@ def rio(
 
 
 def _print_regret(summary: dict[str, Any]) -> None:
-    print(
-        f"\n{'':<24}{'epsilon':>9}{'certified':>14}{'regret after ' + str(summary['episodes']):>22}"
-    )
+    table = []
     for curve in summary["curves"]:
         certified = _certified(curve["status"], curve["certified_epsilon"])
-        print(
-            f"{curve['label']:<24}{_number(curve['nominal_epsilon']):>9}{certified:>14}"
-            f"{_return(curve['mean'], curve['half_width']):>22}"
-        )
-    print(
-        f"{'uniform actions':<24}{'-':>9}{'-':>14}{summary['uniform_regret']:>22.1f}\n"
-        f"Regret {_spread(summary)}.\n"
-    )
+        regret = _return(curve["mean"], curve["half_width"])
+        table.append((curve["label"], _number(curve["nominal_epsilon"]), certified, regret))
+    table.append(("uniform actions", "-", "-", f"{summary['uniform_regret']:.1f}"))
+    print_table(("", "epsilon", "certified", f"regret after {summary['episodes']}"), table)
+    print(f"Regret {_spread(summary)}.\n")
 
 
 def _print_language(summary: dict[str, Any]) -> None:

@@ -1,12 +1,13 @@
 """Output of commands: progress for people, and one JSON object for programs."""
 
 import contextlib
-import json
-import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, TextIO
+
+from sotto.errors import visible
+from sotto.files import strict_json
 
 _answers: ContextVar[TextIO | None] = ContextVar("answers", default=None)
 """The stream that `print_json` prints to; None is stdout."""
@@ -31,17 +32,26 @@ def json_alone(words: Sequence[str]) -> Iterator[None]:
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """Prints the values as one JSON object; infinity is the string "inf"."""
-    text = json.dumps(_plain(values), indent=2, allow_nan=False)
-    print(text, file=_answers.get(), flush=True)
+    """Prints the values as one JSON object, as `strict_json` writes it."""
+    print(strict_json(values, indent=2), file=_answers.get(), flush=True)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def print_table(header: Iterable[str], body: Iterable[Iterable[str]]) -> None:
+    """Prints a table as wide as the terminal, or 80 columns in a file; long cells have more lines.
+
+    Args:
+        header: name of each column.
+        body: cells of each row.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for name in header:
+        table.add_column(visible(name), overflow="fold")
+    for row in body:
+        table.add_row(*map(visible, row))
+    Console(markup=False).print(table)
 
 
 def say(text: str) -> None:

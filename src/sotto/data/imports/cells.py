@@ -74,7 +74,7 @@ def require_id(name: str, kind: pa.DataType) -> None:
         )
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _decoded(column: pa.Array) -> pa.Array:
     """Returns the column without a dictionary; a column of nulls has the type text."""
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -86,7 +86,7 @@ def numbers(column: pa.Array) -> Float[np.ndarray, " rows"]:
 
     The truth values are 1 and 0, also as the words true and false.
     """
-    column = _plain(column)
+    column = _decoded(column)
     if _is_text(column.type):
         words = pc.ascii_trim_whitespace(column)
         lower = pc.ascii_lower(words)
@@ -109,7 +109,7 @@ def times(column: pa.Array) -> Float[np.ndarray, " rows"]:
     Dates and time stamps are microseconds since 1970 in UTC. A text is a number, or a date or time
     stamp in ISO 8601.
     """
-    column = _plain(column)
+    column = _decoded(column)
     found = numbers(column)
     if not _is_text(column.type):
         return found
@@ -136,7 +136,7 @@ def codes(column: pa.Array, declared: Categories) -> Int[np.ndarray, " rows"]:
     Raises:
         RunError: the column holds real numbers and the categories are texts.
     """
-    column = _plain(column)
+    column = _decoded(column)
     if declared.numeric:
         # A category such as 0.1 is stored with fewer digits in a column of fewer bits.
         kind = column.type.to_pandas_dtype() if types.is_floating(column.type) else np.float64
@@ -163,7 +163,7 @@ def hashes(
     An id is a text in UTF-8, or a whole number, which is the same id as its decimal digits. Ids
     are compared byte by byte, so that two spellings of a text are two ids. An empty text is none.
     """
-    column = _plain(column)
+    column = _decoded(column)
     encoded = pc.dictionary_encode(column.cast(pa.string()))
     contents = _contents(encoded.dictionary)
     table = np.zeros((len(contents) + 1, 2), np.uint64)

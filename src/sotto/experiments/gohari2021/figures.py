@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sotto.experiments import plots
-from sotto.experiments.engine import Arm, Result, Say, Store, joined, run
+from sotto.experiments.engine import Arm, Result, ResultFolder, Say, joined, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import (
@@ -57,9 +57,9 @@ class Reproduction:
     out: Path
 
     @property
-    def store(self) -> Store:
-        """Store of all arms."""
-        return Store(self.out / "arms")
+    def store(self) -> ResultFolder:
+        """Folder of the results of all arms."""
+        return ResultFolder(self.out / "arms")
 
     def arms(self, learner: Learner) -> list[Arm]:
         """Returns the arms of a learner: one for all seeds, or one for each on AirRaid."""

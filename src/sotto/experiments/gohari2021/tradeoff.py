@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sotto.algorithms.baselines.ppo import PPOConfig
@@ -22,7 +20,7 @@ from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.experiments import plots
-from sotto.experiments.engine import Arm, Result, Say, Store, run
+from sotto.experiments.engine import Arm, Result, ResultFolder, Say, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import figures, training
 from sotto.experiments.gohari2021.arms import DELTA, Learner, ppo_config
@@ -38,6 +36,7 @@ from sotto.keys import new_key
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
+from sotto.trees import repeated, single
 
 Mechanism = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy"]
 NativeName = Literal["CartPole-v1", "Acrobot-v1"]
@@ -140,7 +139,7 @@ def least_epsilon(env_id: NativeName, scale: float, mechanism: Mechanism, teache
         noisiest["concentration"] = CONCENTRATIONS[0]
     env = make(env_id)
     policy = Policy(env.observation_size, env.action, (1,), new_key(0))
-    anybody = Ensemble(jax.tree.map(lambda x: jnp.stack([x] * teachers), policy))
+    anybody = Ensemble(repeated(policy, teachers))
     statement, _ = promise(replace(config, **noisiest), anybody)
     return statement.planned_epsilon(DELTA)
 
@@ -189,7 +188,7 @@ def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
         say: shows the progress.
     """
     chosen = [point for point in points(what.epsilons) if _possible(what, point, say)]
-    store = Store(what.out / "arms")
+    store = ResultFolder(what.out / "arms")
     arms = [what.plain(), what.student(None), *(what.student(point) for point in chosen)]
     plain, exact, *students = run(arms, store, workers, say)
     level = _levels(what, store, plain)
@@ -236,10 +235,10 @@ def _possible(what: Tradeoff, point: Point, say: Say) -> bool:
     return False
 
 
-def _levels(what: Tradeoff, store: Store, plain: Result) -> dict[str, float]:
+def _levels(what: Tradeoff, store: ResultFolder, plain: Result) -> dict[str, float]:
     """Computes the returns to reach, by kind, from those of the mean policy without noise."""
     policies = training.policies_of(what.shards(), store.folder)
-    mean = jax.tree.map(lambda x: x[None], Ensemble(policies).policy)
+    mean = single(Ensemble(policies).policy)
     returns = np.mean(
         [training.evaluated(what.env_id, mean, episode) for episode in range(_EVALUATIONS)], axis=0
     )

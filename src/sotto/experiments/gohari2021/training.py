@@ -5,27 +5,27 @@ A student and its teacher are in one process, and every seed has a separate ledg
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
-from sotto.algorithms.base import Progress
 from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.algorithm import train_in_jax
 from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.gymnasium import GymnasiumStudent
 from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, Teacher
-from sotto.algorithms.kickstarting.training import Training
+from sotto.algorithms.kickstarting.training import StudentTraining
 from sotto.algorithms.settings import as_first_named
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, digest
@@ -38,6 +38,7 @@ from sotto.rl.envs.gymnasium.air_raid import AIR_RAID, air_raid
 from sotto.rl.envs.registry import make
 from sotto.rl.evaluation import returns_in_jax
 from sotto.rl.networks import Policy
+from sotto.trees import single
 
 POINTS = 100
 """Largest number of points of a curve, besides the one before training."""
@@ -47,7 +48,6 @@ NEARBY = 0.01
 
 _FORMAT = 1  # version of kept results: raise it when training or evaluation changes
 _EPISODES = 16  # at each point of each seed, greedy and sampled
-_PPO_PROGRAM = 10  # updates in one compiled program
 _AIR_RAID_UPDATES = 16  # per point of AirRaid, whose episodes last a thousand steps or more
 _STUDENT = "student"
 
@@ -154,18 +154,26 @@ def train(
     """
     config: PPOConfig = arm.settings
     plays = config.env_id == AIR_RAID
-    points = _Points(("training",) if plays else ("greedy", "sampled"))
-    if not isinstance(config, KickstartConfig):
-        policies = (_alone_on_air_raid if plays else _alone)(config, seeds, points, report)
-        return points.result(arm, seeds), policies
-    listening = _listening_on_air_raid if plays else _listening
     folders = [folder / f"seed-{seed}" for seed in seeds]
-    ledgers, asked = _teachers(config, teachers, folders)
-    policies = listening(config, seeds, asked, points, report)
+    ledgers: list[AnswerLedger] = []
+    if isinstance(config, KickstartConfig):
+        ledgers, asked = _teachers(config, teachers, folders)
+        trained = _listening(config, seeds, asked)
+    else:
+        trained = (_alone_on_air_raid if plays else _alone)(config, seeds)
+    kinds = ("training", "answered") if plays else ("greedy", "sampled", "answered")
+    steps, values = [], []
+    for updates, policies, ended, answered in trained:
+        found = [_mean(ended)] if plays else evaluated(config.env_id, policies, updates)
+        steps.append(updates * config.steps_per_update)
+        values.append((*found, answered))
+        if updates:
+            report(updates / config.num_updates)
+    curves = dict(zip(kinds, np.moveaxis(np.asarray(values, np.float64), 0, 2), strict=True))
     said = certificates(ledgers, folders)
     if ledgers:
         said |= {"delta": ledgers[0].budget.delta, "more": {"cost": _cost(ledgers[0])}}
-    return points.result(arm, seeds, **said), policies
+    return Result(arm, tuple(seeds), np.asarray(steps), curves, **said), policies
 
 
 def blank_policy(env_id: str, hidden: tuple[int, ...], seeds: int) -> Policy:
@@ -181,28 +189,6 @@ def blank_policy(env_id: str, hidden: tuple[int, ...], seeds: int) -> Policy:
 
     shape: Policy = jax.eval_shape(jax.vmap(one), jax.random.split(new_key(0), seeds))
     return shape
-
-
-class _Points:
-    """Collects the points of all seeds' curves."""
-
-    def __init__(self, kinds: Sequence[str]) -> None:
-        self._kinds = (*kinds, "answered")
-        self._steps: list[int] = []
-        self._values: list[Sequence[Float[np.ndarray, " seeds"]]] = []
-
-    def add(
-        self, steps: int, returns: Sequence[Float[np.ndarray, " seeds"]], answered: np.ndarray
-    ) -> None:
-        """Adds one point."""
-        self._steps.append(steps)
-        self._values.append((*returns, answered))
-
-    def result(self, arm: Arm, seeds: Sequence[int], **said: Any) -> Result:
-        """Returns all points as a result."""
-        values = np.asarray(self._values, np.float64)
-        curves = {kind: values[:, index].T for index, kind in enumerate(self._kinds)}
-        return Result(arm, tuple(seeds), np.asarray(self._steps), curves, **said)
 
 
 # --- teachers ------------------------------------------------------------------------------------
@@ -253,46 +239,57 @@ def _cost(ledger: AnswerLedger) -> dict[str, float]:
     }
 
 
-# --- environments in JAX -------------------------------------------------------------------------
+# --- students ------------------------------------------------------------------------------------
+
+_Trained = Iterator[tuple[int, Policy, Sequence[tuple[float, int]], Int[np.ndarray, " seeds"]]]
+"""Points of all seeds' curves, of which the first is before training: updates so far, policies,
+mean return and number of the games that ended in each update on AirRaid, and answers so far."""
 
 
-def _alone(config: PPOConfig, seeds: Sequence[int], points: _Points, report: Report) -> Policy:
+def _alone(config: PPOConfig, seeds: Sequence[int]) -> _Trained:
     states = jax.jit(jax.vmap(partial(ppo.init, config)))(keys_of(seeds, 0))
-    keys = keys_of(seeds, 1)
-    nothing = np.zeros(len(seeds), int)
-    points.add(0, evaluated(config.env_id, states.networks.policy, 0), nothing)
-    done, every = 0, points_every(config)
-    while done < config.num_updates:
-        upto = min(done + every, config.num_updates)
-        while done < upto:
-            count = min(_PPO_PROGRAM, upto - done)
-            states, _ = jax.vmap(ppo.train_chunk, in_axes=(None, 0, 0, None))(
-                config, states, keys, count
-            )
-            done += count
-        returns = evaluated(config.env_id, states.networks.policy, done)
-        points.add(done * config.steps_per_update, returns, nothing)
-        report(done / config.num_updates)
-    policies: Policy = states.networks.policy
-    return policies
+    every, nothing = points_every(config), np.zeros(len(seeds), int)
+    yield 0, states.networks.policy, (), nothing
+    for done, after, _ in train_in_jax(config, seeds, states, 0, every):
+        if done % every == 0 or done == config.num_updates:
+            yield done, after.networks.policy, (), nothing
+
+
+def _alone_on_air_raid(config: PPOConfig, seeds: Sequence[int]) -> _Trained:
+    (seed,), nothing = seeds, np.zeros(1, int)
+    users, env = air_raid(config.num_envs)
+    with users:
+        run = GymnasiumRun(users, env, seed)
+        begun = ppo.begin(config, env, run.network_key, ())
+        yield 0, single(begun.networks.policy), (), nothing
+        ended: list[tuple[float, int]] = []
+        for done, (state, metrics) in enumerate(run.go_on(config, begun), 1):
+            ended.append((float(metrics.episode_return), int(metrics.episodes)))
+            if done % points_every(config) == 0 or done == config.num_updates:
+                yield done, single(state.networks.policy), ended, nothing
+                ended = []
 
 
 def _listening(
-    config: KickstartConfig,
-    seeds: Sequence[int],
-    teachers: Sequence[Teacher],
-    points: _Points,
-    report: Report,
-) -> Policy:
-    training = Training(config, seeds, teachers)
-    training.chunk_updates = points_every(config)
-    first = evaluated(config.env_id, training.states.ppo.networks.policy, 0)
-    points.add(0, first, np.zeros(len(seeds), int))
-    for progress in training:
-        returns = evaluated(config.env_id, _policies(progress), progress.updates)
-        points.add(progress.updates * config.steps_per_update, returns, _answered(progress))
-        report(progress.updates / config.num_updates)
-    return _policies(progress)
+    config: KickstartConfig, seeds: Sequence[int], teachers: Sequence[Teacher]
+) -> _Trained:
+    with ExitStack() as stack:
+        if config.env_id == AIR_RAID:
+            (seed,) = seeds
+            users, env = air_raid(config.num_envs)
+            run = GymnasiumStudent(stack.enter_context(users), env, seed)
+            training = StudentTraining(
+                config, seeds, teachers, run.student(config), collect=run.collect
+            )
+        else:
+            training = StudentTraining(config, seeds, teachers)
+        training.chunk_updates = points_every(config)
+        yield 0, training.states.ppo.networks.policy, (), np.zeros(len(seeds), int)
+        for progress in training:
+            games = progress.simulated
+            ended = list(zip(games["episode_return"][0], games["episodes"][0], strict=True))
+            answered = np.asarray(progress.released["answered"][:, -1])
+            yield progress.updates, progress.states.ppo.networks.policy, ended, answered
 
 
 def evaluated(
@@ -317,70 +314,9 @@ def points_every(config: PPOConfig) -> int:
     return max(fewest, math.ceil(config.num_updates / POINTS))
 
 
-# --- AirRaid -------------------------------------------------------------------------------------
-
-
-def _alone_on_air_raid(
-    config: PPOConfig, seeds: Sequence[int], points: _Points, report: Report
-) -> Policy:
-    users, env = air_raid(config.num_envs)
-    with users:
-        run = GymnasiumRun(users, env, _only(seeds))
-        points.add(0, [_NOTHING], np.zeros(1, int))
-        ended: list[tuple[float, int]] = []
-        for done, (state, metrics) in enumerate(run.train_ppo(config), 1):
-            ended.append((float(metrics.episode_return), int(metrics.episodes)))
-            if done % points_every(config) == 0 or done == config.num_updates:
-                points.add(done * config.steps_per_update, [_mean(ended)], np.zeros(1, int))
-                ended = []
-                report(done / config.num_updates)
-            policy = state.networks.policy
-    policies: Policy = jax.tree.map(lambda x: x[None], policy)
-    return policies
-
-
-def _listening_on_air_raid(
-    config: KickstartConfig,
-    seeds: Sequence[int],
-    teachers: Sequence[Teacher],
-    points: _Points,
-    report: Report,
-) -> Policy:
-    users, env = air_raid(config.num_envs)
-    with users:
-        run = GymnasiumStudent(users, env, _only(seeds))
-        training = Training(config, seeds, teachers, run.student(config), collect=run.collect)
-        training.chunk_updates = points_every(config)
-        points.add(0, [_NOTHING], np.zeros(1, int))
-        for progress in training:
-            metrics = progress.released | progress.simulated
-            ended = zip(metrics["episode_return"][0], metrics["episodes"][0], strict=True)
-            steps = progress.updates * config.steps_per_update
-            points.add(steps, [_mean(list(ended))], _answered(progress))
-            report(progress.updates / config.num_updates)
-    return _policies(progress)
-
-
-_NOTHING = np.array([math.nan])
-
-
 def _mean(ended: Sequence[tuple[float, int]]) -> Float[np.ndarray, " 1"]:
-    """Returns the mean return of ended episodes, from the mean and number of each update."""
-    episodes = sum(count for _, count in ended)
-    if not episodes:
-        return _NOTHING
-    return np.array([sum(mean * count for mean, count in ended if count) / episodes])
-
-
-def _only(seeds: Sequence[int]) -> int:
-    (seed,) = seeds
-    return seed
-
-
-def _policies(progress: Progress) -> Policy:
-    policies: Policy = progress.states.ppo.networks.policy
-    return policies
-
-
-def _answered(progress: Progress) -> np.ndarray:
-    return np.asarray(progress.released["answered"][:, -1])
+    """Returns the mean return of ended games, from the mean and number of each update."""
+    games = sum(count for _, count in ended)
+    if not games:
+        return np.array([math.nan])
+    return np.array([sum(mean * count for mean, count in ended if count) / games])

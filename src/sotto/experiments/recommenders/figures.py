@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from sotto.algorithms.bandit.config import BanditConfig, filled
@@ -22,6 +21,7 @@ from sotto.experiments.recommenders.replay import NOISY, SILENT, Arm, Replay, re
 from sotto.experiments.recommenders.sources import RATINGS, Ratings, imported
 from sotto.runs.api import TrainedRun, train, verify
 from sotto.runs.metrics import read
+from sotto.trees import at
 
 EPSILONS = (0.3, 1.0, 3.0)
 TIMES = (1, 2, 4, 8)
@@ -135,7 +135,7 @@ def _more(
         count = len(people.present) * times
         larger = replace(config, people=count, delta=0.1 / count, target_epsilon=1.0)
         chosen = np.random.default_rng(times).integers(0, len(people.present), count)
-        drawn: Rated = jax.tree.map(lambda x, order=chosen: x[order], people)
+        drawn = at(people, chosen)
         exact = _summed(_replays(larger, drawn, "without privacy", seeds), None)
         private = _summed(_replays(larger, drawn, "private", seeds), exact["gain"])
         found.append({"people": count, "exact_gain": exact["gain"]} | private)

@@ -31,6 +31,7 @@ from sotto.algorithms.bandit.release import added, block_release, first_state, s
 from sotto.algorithms.settings import known
 from sotto.keys import new_key
 from sotto.privacy.mechanisms import binary_tree, correlated
+from sotto.trees import at
 
 Arm = Literal[
     "private",
@@ -74,7 +75,7 @@ def replay(config: BanditConfig, people: Rated, arm: Arm, seed: int) -> Replay:
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(known(config.people))
-    people = jax.tree.map(lambda x: x[order], people)
+    people = at(people, order)
     config = _of_arm(config, arm)
     variances, noise = _noise(config, arm, rng)
     found: list[np.ndarray] = []

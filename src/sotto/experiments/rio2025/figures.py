@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sotto.algorithms.dppg.presets import PresetName
-from sotto.experiments.engine import Result, Say, Store, run
-from sotto.experiments.figure_files import write_data
+from sotto.experiments.engine import Result, ResultFolder, Say, run
+from sotto.experiments.figure_files import point_rows, write_data
 from sotto.experiments.rio2025 import cells as rio2025
 from sotto.experiments.rio2025 import plots, trainings
 from sotto.experiments.rio2025.cells import Cell
@@ -50,7 +50,7 @@ class Reproduction:
 
     def train(self, cells: Sequence[Cell]) -> list[Result]:
         """Returns the results of all cells; kept ones are not trained again."""
-        store = Store(self.out / "trainings")
+        store = ResultFolder(self.out / "trainings")
         planned = [arm for cell in cells for arm in trainings.arms(cell, self.seeds)]
         return run(planned, store, self.workers, self.say)
 
@@ -94,7 +94,10 @@ def make_figure8(what: Reproduction) -> dict[str, Any]:
         chosen = [one for one in results if one.arm.settings.preset in (None, preset)]
         path = what.stem(f"fig8-{preset}").with_suffix(".png")
         plots.learning_curves(path, chosen, preset)
-    rows = [row for one in results for row in _points(one)]
+    rows = []
+    for one in results:
+        cell: Cell = one.arm.settings
+        rows += point_rows(one, "env_steps", **_about(cell), policy=judged(cell))
     return _finish(what, "fig8", rows, [summary(one) for one in results])
 
 
@@ -155,18 +158,6 @@ def _returns(results: Sequence[Result]) -> tuple[_Rows, _Rows]:
         for kind, values in result.returns.items()
     ]
     return rows, [summary(one) for one in results]
-
-
-def _points(result: Result) -> _Rows:
-    """Returns one row for each seed and point of the learning curve."""
-    cell: Cell = result.arm.settings
-    return [
-        _about(cell) | {"seed": seed, "env_steps": steps, "policy": judged(cell), "return": value}
-        for row, seed in enumerate(result.seeds)
-        for steps, value in zip(
-            result.steps[row].tolist(), result.curves["return"][row].tolist(), strict=True
-        )
-    ]
 
 
 def _finish(what: Reproduction, name: str, rows: _Rows, cells: _Rows) -> dict[str, Any]:

@@ -28,12 +28,13 @@ from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import People, check_installed, meet, read_model
 from sotto.experiments import plots
 from sotto.experiments.certified import certificates
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, digest, run
-from sotto.experiments.figure_files import write_data
+from sotto.experiments.engine import Arm, Report, Result, ResultFolder, Say, digest, run
+from sotto.experiments.figure_files import seed_rows, write_data
 from sotto.experiments.rio2025 import preferences
 from sotto.experiments.rio2025.cells import LanguageArm
 from sotto.experiments.statistics import over_seeds
 from sotto.rl.language import Adapter
+from sotto.trees import at
 
 KLS = (1.0, 3.0)
 """Divergences from the base model, in nats a completion, at which arms are compared."""
@@ -187,9 +188,9 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
             if progress.evaluation:
                 points.append(progress.updates)
                 curve.append(float(progress.evaluation["last"][0]))
-        model = jax.tree.map(lambda x: x[0], algorithm.policies(states)["last"])
+        model = at(algorithm.policies(states)["last"], 0)
         said = certificates([ledger], [place])
-    base = Store(folder.parent).read(arm.needs[0]).more
+    base = ResultFolder(folder.parent).read(arm.needs[0]).more
     returns, samples = _at_each_kl(config, people, model, base)
     curves = {"rating": np.array([curve])} if curve else {}
     more = {"samples": samples}
@@ -272,7 +273,7 @@ def make_language(
     Raises:
         RunError: the model or the films are not installed, or a kept training is damaged.
     """
-    planned, store = arms(seeds, epsilons, delta, people, names), Store(out / "trainings")
+    planned, store = arms(seeds, epsilons, delta, people, names), ResultFolder(out / "trainings")
     if any(map(store.missing, planned)):
         check_installed(RLHFConfig().model)
     out.mkdir(parents=True, exist_ok=True)
@@ -281,16 +282,11 @@ def make_language(
     draw(stem.with_suffix(".png"), results, f"delta = {delta:g}, {plots.in_seeds(len(seeds))}")
     summary = {"name": "fig7", "delta": delta, "people": people, "seeds": list(seeds)}
     summary |= {"arms": [_about(one, results) for one in results]}
-    write_data(stem, [row for one in results for row in _rows(one)], summary)
+    rows = []
+    for one in results:
+        rows += seed_rows(one, arm=one.arm.name, epsilon=one.epsilon, status=one.status)
+    write_data(stem, rows, summary)
     return summary
-
-
-def _rows(result: Result) -> list[dict[str, Any]]:
-    return [
-        {"arm": result.arm.name, "epsilon": result.epsilon, "status": result.status, "seed": seed}
-        | {kind: float(values[row]) for kind, values in result.returns.items()}
-        for row, seed in enumerate(result.seeds)
-    ]
 
 
 def best_without_privacy(results: Sequence[Result], kind: str) -> float:

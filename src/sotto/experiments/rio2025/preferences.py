@@ -17,6 +17,7 @@ from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.rl.language import Adapter, Completions, Decoder, log_probabilities
+from sotto.trees import flattened
 
 BETA = 0.1
 MINIBATCH = 32
@@ -58,7 +59,7 @@ def _update(adapter: Adapter, moments: Any, base: Decoder, batch: Rated) -> tupl
 
 def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Array, ""]:
     """Returns the loss of direct preference optimisation; leaves are of shape [pairs, 2, ...]."""
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+    flat = flattened(batch)
     said = Completions(flat.completions, flat.completion_mask)
     given = base, flat.prompts, flat.prompt_mask, said
     ratio = (log_probabilities(*given, adapter) - log_probabilities(*given)).sum(axis=1)

@@ -23,8 +23,8 @@ from sotto.algorithms.ucb.calibrated import UCBConfig
 from sotto.algorithms.ucb.published import OfficialConfig
 from sotto.experiments import plots
 from sotto.experiments.certified import certificates
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, row_file, run
-from sotto.experiments.figure_files import write_data
+from sotto.experiments.engine import Arm, Report, Result, ResultFolder, Say, row_file, run
+from sotto.experiments.figure_files import about, point_rows, write_data
 from sotto.experiments.statistics import over_seeds
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.tabular import FiniteMDP, regret, softmax
@@ -129,7 +129,7 @@ def dppg_regret(
     """Returns the exact regret of the policy that the users of each release follow."""
     env = ucb_vi.environment(config.env_id)
     mdp = env.mdp(env.default_params)
-    training = dppg_training.Training(config, seeds, ledgers)
+    training = dppg_training.DPPGTraining(config, seeds, ledgers)
     first = training.states.policy.network
     tables = np.asarray(first.weights[0] + first.biases[0][:, None])[:, None]
     released = [tables, *(progress.logits for progress in training)]
@@ -179,7 +179,7 @@ def make_regret(
     out.mkdir(parents=True, exist_ok=True)
     shown = f"{name}-exchanged" if env_id == EXCHANGED[name] else name
     stem = out / (shown if episodes == 2000 else f"{shown}-{episodes}-episodes")
-    store = Store(out / "trainings")
+    store = ResultFolder(out / "trainings")
     results = run(arms(env_id, seeds, episodes, delta), store, 1, say)
     first = results[0]
     users, uniform = int(first.points[-1]), _uniform(env_id)
@@ -195,29 +195,14 @@ def make_regret(
         "uniform_regret": uniform * users,
         "curves": [_about(one) | over_seeds(one.curves["regret"][:, -1]) for one in results],
     }
-    write_data(stem, rows(results), summary)
+    write_data(stem, [row for one in results for row in rows(one)], summary)
     return summary
 
 
-def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Returns one row for each arm, seed and point."""
-    return [
-        {
-            "env_id": result.arm.settings.env_id,
-            "arm": result.arm.name,
-            "label": result.arm.label,
-            "nominal_epsilon": result.arm.x,
-            "status": result.status,
-            "epsilon": result.epsilon,
-            "delta": result.delta,
-            "seed": seed,
-            "episodes": int(result.points[point]),
-            "regret": float(result.curves["regret"][row, point]),
-        }
-        for result in results
-        for point in range(len(result.points))
-        for row, seed in enumerate(result.seeds)
-    ]
+def rows(result: Result) -> list[dict[str, Any]]:
+    """Returns one row for each seed and point of an arm."""
+    said = {"env_id": result.arm.settings.env_id, "nominal_epsilon": result.arm.x} | about(result)
+    return point_rows(result, "episodes", **said)
 
 
 def _about(result: Result) -> dict[str, Any]:

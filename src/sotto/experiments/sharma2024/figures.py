@@ -16,13 +16,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from sotto.algorithms.expert_offline import training
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.states import Sources, evaluate, initial_states, policies
 from sotto.experiments.certified import certificates
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, digest, run
-from sotto.experiments.figure_files import write_data
-from sotto.experiments.sharma2024 import plots, training
+from sotto.experiments.engine import Arm, Report, Result, ResultFolder, Say, digest, joined, run
+from sotto.experiments.figure_files import about, seed_rows, write_data
+from sotto.experiments.sharma2024 import plots
 from sotto.experiments.sharma2024.arms import (
     PAPER,
     EnvName,
@@ -31,11 +32,9 @@ from sotto.experiments.sharma2024.arms import (
     methods,
 )
 from sotto.experiments.sharma2024.references import majority_returns, sampled_return
-from sotto.experiments.sharma2024.training import Trained
 from sotto.experiments.statistics import over_seeds
 from sotto.keys import new_key
 from sotto.privacy.errors import NothingReleased, PrivacyError
-from sotto.privacy.ledger.ledger import Ledger
 
 _FORMAT = 4  # version of kept results: raise it when training or evaluation changes
 _EPISODES, _QUICK_EPISODES = 100, 20  # of the final evaluation of each seed's policy
@@ -63,7 +62,7 @@ def make_figure(
         say: shows the progress.
         quick: whether to run a quick test, as in `methods`.
     """
-    store = Store(out / "arms")
+    store = ResultFolder(out / "arms")
     results = run(arms(figure, env_id, seeds, sources, quick), store, 1, say)
     stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
     experts = sources.facts.experts
@@ -99,22 +98,11 @@ def rows(
     figure: FigureName, env_id: EnvName, experts: int, results: Sequence[Result]
 ) -> list[dict[str, Any]]:
     """Returns one row for each arm and seed."""
+    shared = {"figure": figure, "env_id": env_id, "experts": experts}
     return [
-        {
-            "figure": figure,
-            "env_id": env_id,
-            "arm": result.arm.name,
-            "label": result.arm.label,
-            "x": result.arm.x,
-            "status": result.status,
-            "epsilon": result.epsilon,
-            "delta": result.delta,
-            "experts": experts,
-            "seed": seed,
-            "return": float(value),
-        }
+        row
         for result in results
-        for seed, value in zip(result.seeds, result.returns["return"], strict=True)
+        for row in seed_rows(result, **shared, **about(result), x=result.arm.x)
     ]
 
 
@@ -126,13 +114,8 @@ def summary(result: Result, majority: float | None = None) -> dict[str, Any]:
         majority: return of the majority policy, if it is known.
     """
     returns = result.returns["return"]
-    said = {
-        "arm": result.arm.name,
-        "label": result.arm.label,
+    said = about(result) | {
         "x": result.arm.x,
-        "status": result.status,
-        "epsilon": result.epsilon,
-        "delta": result.delta,
         "seeds": list(result.seeds),
         "returns": returns.tolist(),
         **over_seeds(returns),
@@ -228,69 +211,87 @@ def train(
         PrivacyError: a private arm's certificate is not proved.
     """
     if isinstance(arm.settings, str):
-        returns = _reference(arm.settings == "majority", env_id, sources, seeds, quick)
-        said: dict[str, Any] = {"status": "none", "returns": {"return": np.array(returns)}}
-        empty, curve = 0, []
+        returns = {"return": np.array(_reference(arm.settings, env_id, sources, seeds, quick))}
+        more = {"empty": 0, "curve": []}
+        made = [Result(arm, tuple(seeds), np.zeros(0), {}, returns, status="none", more=more)]
     else:
-        config: ExpertOfflineConfig = arm.settings
         episodes = _QUICK_EPISODES if quick else _EPISODES
-        made, empty = _parts(config, seeds, sources, folder, episodes)
-        if config.is_private and any(part.status != "proved" for part in made):
+        # One at a time where a run may turn out to release no prefix.
+        groups = [[seed] for seed in seeds] if arm.settings.uses_prefixes else [seeds]
+        made = [train_arm(arm, group, sources, folder, episodes) for group in groups]
+        if arm.settings.is_private and any(one.status != "proved" for one in made):
             raise PrivacyError(
                 f"{arm.label} has a certificate that is not proved, but the figure shows proved "
                 f"results only; see the certificates in {folder}"
             )
-        curve = [row.astype(float).tolist() for part in made for row in part.curve]
-        said = {
-            "status": made[0].status,
-            "epsilon": max(part.epsilon for part in made) if config.is_private else None,
-            "delta": made[0].config.delta,
-            "returns": {"return": np.array([row.mean() for part in made for row in part.returns])},
-        }
-    more = {"experts": sources.facts.experts, "empty": empty, "curve": curve}
-    return [Result(arm, tuple(seeds), np.zeros(0), {}, **said, more=more)]
+    more = {
+        "experts": sources.facts.experts,
+        "empty": sum(one.more["empty"] for one in made),
+        "curve": [row for one in made for row in one.more["curve"]],
+    }
+    return [replace(joined(made), more=more)]
 
 
-def _parts(
-    config: ExpertOfflineConfig,
-    seeds: Sequence[int],
-    sources: Sources,
-    folder: Path,
-    episodes: int,
-) -> tuple[list[Trained], int]:
-    """Trains all seeds and returns their results, and how many of them released nothing."""
-    if not config.uses_prefixes:
-        return [training.train_arm(config, seeds, sources, folder, episodes)], 0
-    made, empty = [], 0
-    for seed in seeds:  # one at a time, because a run may turn out to release no prefix
-        try:
-            made.append(training.train_arm(config, [seed], sources, folder, episodes))
-        except NothingReleased:
-            empty += 1
-            made.append(_unlearned(config, seed, sources, folder, episodes))
-    return made, empty
+def train_arm(
+    arm: Arm, seeds: Sequence[int], sources: Sources, folder: Path, episodes: int
+) -> Result:
+    """Trains a method with several seeds, each with a separate ledger, and evaluates them.
 
+    A run that was charged and released nothing has its first network as its result.
 
-def _unlearned(
-    config: ExpertOfflineConfig, seed: int, sources: Sources, folder: Path, episodes: int
-) -> Trained:
-    """Returns the result of a run that was charged and released nothing: its first network."""
-    config = filled(config, sources.facts)
-    policy = policies(initial_states(config, [seed]))["ema"]
-    returns = evaluate(config, policy, new_key(seed), episodes, True)
-    place = folder / f"seed-{seed}"
-    said = certificates([Ledger.open(place / "ledger.sqlite")], [place])
-    epsilon = math.inf if said["epsilon"] is None else said["epsilon"]
-    return Trained(config, returns, returns.mean(axis=1, keepdims=True), epsilon, said["status"])
+    Args:
+        arm: the arm; open settings are filled in. Their `dataset` and `experts` are not read; they
+            only state which data there are.
+        seeds: one for each run; the settings' `seed` is not used.
+        sources: experts and their log; clones are made once for all methods.
+        folder: folder whose folders `seed-K` hold ledgers, certificates and released data.
+        episodes: number of episodes of the final evaluation of each seed.
+
+    Returns:
+        Mean greedy returns of the averaged policies in the default environment. `more` has the mean
+        return after each part of the training that learned, and how many seeds released nothing.
+
+    Raises:
+        PrivacyError, ValueError: the settings cannot be run.
+    """
+    config = filled(arm.settings, sources.facts)
+    training.check(config)
+    folders = [folder / f"seed-{seed}" for seed in seeds]
+    for one in folders:
+        one.mkdir(parents=True, exist_ok=True)
+    ledgers = [
+        training.create_ledger(config, one / "ledger.sqlite")
+        for one in folders
+        if config.is_private
+    ]
+    curve, empty = [], 0
+    try:
+        for progress in training.train(config, seeds, ledgers, sources, folders=folders):
+            policy = policies(progress.states)["ema"]
+            if progress.learned:
+                key = jax.random.fold_in(new_key(20260), progress.updates)
+                found = evaluate(config, policy, key, config.evaluation_episodes, True)
+                curve.append(found.mean(axis=1))
+        returns = evaluate(config, policy, new_key(12345), episodes, True)
+    except NothingReleased:
+        policy, empty = policies(initial_states(config, seeds))["ema"], len(seeds)
+        returns = evaluate(config, policy, new_key(seeds[0]), episodes, True)
+        curve = [returns.mean(axis=1)]
+    said = certificates(ledgers, folders) | {"delta": config.delta}
+    if not ledgers:
+        said["status"] = "none"
+    said["returns"] = {"return": np.array([row.mean() for row in returns])}
+    more = {"empty": empty, "curve": np.stack(curve, axis=1).astype(float).tolist()}
+    return Result(arm, tuple(seeds), np.zeros(0), {}, **said, more=more)
 
 
 def _reference(
-    majority: bool, env_id: str, sources: Sources, seeds: Sequence[int], quick: bool
+    name: str, env_id: str, sources: Sources, seeds: Sequence[int], quick: bool
 ) -> list[float]:
     assert sources.experts is not None
     config = ExpertOfflineConfig(method="cql", env_id=env_id, experts="experts", dataset="log")
     config = filled(config, sources.facts)
-    if majority:
+    if name == "majority":
         whole = _QUICK_EPISODES if quick else _MAJORITY_EPISODES
         each = math.ceil(whole / len(seeds))
         found = majority_returns(config, sources.experts, seeds[0], each * len(seeds))

@@ -20,6 +20,7 @@ from sotto.algorithms.expert_offline.votes import world
 from sotto.algorithms.settings import known
 from sotto.keys import new_key
 from sotto.rl.networks import Policy
+from sotto.trees import at
 
 _SAMPLED, _SAMPLED_EPISODES = 20, 4  # experts that a seed draws, and episodes of each
 _EXPERTS_AT_ONCE = 250
@@ -74,6 +75,6 @@ def sampled_return(config: ExpertOfflineConfig, experts: Policy, seed: int) -> f
     """
     rng = np.random.default_rng(seed)
     drawn = rng.choice(known(config.expert_count), _SAMPLED)
-    some = jax.tree.map(lambda x: x[drawn], experts)
+    some = at(experts, drawn)
     returns = evaluate(config, some, new_key(seed), _SAMPLED_EPISODES, True)
     return float(returns.mean())

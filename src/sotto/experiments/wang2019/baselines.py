@@ -18,25 +18,23 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.baselines import dqn
 from sotto.algorithms.baselines.q_learning import (
-    EpsilonGreedy,
     Learner,
     LearnerSettings,
     Transitions,
     learn,
 )
-from sotto.algorithms.functional_q import dp_sgd as dp_sgd_dqn
 from sotto.algorithms.functional_q import release as functional_q
 from sotto.algorithms.functional_q import training
 from sotto.algorithms.functional_q.config import FunctionalQConfig
-from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
 from sotto.algorithms.functional_q.nodes import Grid, GridValues, mesh
-from sotto.algorithms.functional_q.release import Dynamics, Logged
+from sotto.algorithms.functional_q.release import Logged
+from sotto.algorithms.functional_q.rounds import collect_steps
 from sotto.algorithms.functional_q.states import RewardState, action_values, initial_states
-from sotto.experiments.wang2019 import input_perturbation as reward_perturbation
-from sotto.experiments.wang2019 import policy_evaluation
+from sotto.experiments.wang2019 import dp_sgd as dp_sgd_dqn
+from sotto.experiments.wang2019 import policy_evaluation, reward_perturbation
+from sotto.experiments.wang2019.dp_sgd import DPSGDConfig
 from sotto.keys import keys_of
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.rl.envs.base import AnyEnvironment
 
 Curve = Iterator[tuple[int, Any]]
 """Pairs of environment steps so far, and action values with a leading axis of runs."""
@@ -69,9 +67,11 @@ def input_perturbation(
     rewards = jnp.zeros((runs, config.samples), jnp.float32)
     stream = None
     for number in range(config.rounds):
-        epsilon = 1.0 if number == 0 else config.exploration
+        epsilon = jnp.float32(1.0 if number == 0 else config.exploration)
         values = learner.values if isinstance(learner, Learner) else learner
-        seen, lanes = _collect(config, values, lanes, _keys(seeds, 1, number), epsilon)
+        seen, lanes = collect_steps(
+            config.environment, config.lane_steps, values, lanes, _keys(seeds, 1, number), epsilon
+        )
         first = number * config.round_samples
         logged = jax.tree.map(partial(_put, first), logged, seen)
         if config.unit == "reward-function":
@@ -126,8 +126,10 @@ def policy_iteration(
     for number in range(config.rounds):
         keys = _keys(seeds, 1, number)
         lanes = jax.vmap(partial(functional_q.start_lanes, config))(_keys(seeds, 3, number))
-        epsilon = 1.0 if number == 0 else config.exploration
-        seen, _ = _collect(config, GridValues(table, coarse), lanes, keys, epsilon)
+        epsilon = jnp.float32(1.0 if number == 0 else config.exploration)
+        seen, _ = collect_steps(
+            config.environment, config.lane_steps, GridValues(table, coarse), lanes, keys, epsilon
+        )
         weights, factors = [], []
         for run in range(len(seeds)):
             one = jax.tree.map(lambda x, i=run: np.asarray(x[i]), seen)
@@ -172,7 +174,9 @@ def dp_sgd(config: DPSGDConfig, seeds: Sequence[int], ledgers: Sequence[Ledger])
     lanes = jax.vmap(partial(functional_q.start_lanes, task))(_keys(seeds, 3, 0))
     flat = Grid((0.0,), (1.0,), (1,)) if task.environment.observation_size == 1 else task.grid
     nothing = GridValues(jnp.zeros((len(seeds), flat.size, task.actions), jnp.float32), flat)
-    logged, _ = _collect(task, nothing, lanes, _keys(seeds, 1, 0), 1.0)
+    logged, _ = collect_steps(
+        task.environment, task.lane_steps, nothing, lanes, _keys(seeds, 1, 0), jnp.float32(1.0)
+    )
     states = jax.vmap(partial(dp_sgd_dqn.initial_state, config))(_keys(seeds, 4, 0))
     chunk = -(-config.steps // 10)
     stream = dp_sgd_dqn.open_gradients(config, list(ledgers), states, logged, chunk)
@@ -181,7 +185,7 @@ def dp_sgd(config: DPSGDConfig, seeds: Sequence[int], ledgers: Sequence[Ledger])
     while stream.released < config.steps:
         states, _, _ = stream.run(states, keys, units=units)
         share = stream.released / config.steps
-        yield round(share * task.samples), dp_sgd_dqn.action_values(config, states.values)
+        yield round(share * task.samples), states.values
 
 
 def non_private(config: dqn.DQNConfig, seeds: Sequence[int]) -> Curve:
@@ -197,34 +201,6 @@ def non_private(config: dqn.DQNConfig, seeds: Sequence[int]) -> Curve:
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _collect(
-    config: FunctionalQConfig, values: Any, lanes: Any, keys: PRNGKeyArray, epsilon: float
-) -> tuple[Logged, Any]:
-    # Only the settings that matter are passed, so that arms with other epsilons share a program.
-    return _collected(
-        config.environment, config.lane_steps, values, lanes, keys, jnp.float32(epsilon)
-    )
-
-
-@eqx.filter_jit
-def _collected(
-    env: AnyEnvironment,
-    steps: int,
-    values: Any,
-    lanes: Any,
-    keys: PRNGKeyArray,
-    epsilon: Float[Array, ""],
-) -> tuple[Logged, Any]:
-    dynamics = Dynamics(env)
-
-    def one(values: Any, lanes: Any, key: PRNGKeyArray) -> tuple[Logged, Any]:
-        actor = EpsilonGreedy(values, epsilon)
-        return functional_q.collect(dynamics, actor, lanes, key, steps)
-
-    collected: tuple[Logged, Any] = eqx.filter_vmap(one)(values, lanes, keys)
-    return collected
 
 
 @eqx.filter_jit

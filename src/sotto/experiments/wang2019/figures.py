@@ -12,13 +12,12 @@ import numpy as np
 
 from sotto.algorithms.baselines.dqn import DQNConfig
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy
-from sotto.algorithms.functional_q import dp_sgd, training
-from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
+from sotto.algorithms.functional_q import training
 from sotto.experiments.certified import certificates, stated
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, row_file, run
-from sotto.experiments.figure_files import write_data
+from sotto.experiments.engine import Arm, Report, Result, ResultFolder, Say, row_file, run
+from sotto.experiments.figure_files import about, write_data
 from sotto.experiments.plots import in_seeds
-from sotto.experiments.wang2019 import baselines, plots
+from sotto.experiments.wang2019 import baselines, dp_sgd, plots
 from sotto.experiments.wang2019.arms import (
     DELTA,
     OPTIMUM,
@@ -27,6 +26,7 @@ from sotto.experiments.wang2019.arms import (
     Method,
     methods,
 )
+from sotto.experiments.wang2019.dp_sgd import DPSGDConfig
 from sotto.keys import new_key
 from sotto.privacy.certificates.joint import Cost, replaced, zero_out_budget
 from sotto.privacy.certificates.model import Certificate
@@ -52,7 +52,7 @@ def make_figure(
         quick: whether to run a quick test, as in `methods`.
     """
     out.mkdir(parents=True, exist_ok=True)
-    stem, store = out / (f"{figure}-quick" if quick else figure), Store(out / "arms")
+    stem, store = out / (f"{figure}-quick" if quick else figure), ResultFolder(out / "arms")
     results = run([arm(one, seeds) for one in methods(figure, quick)], store, 1, say)
     write_data(stem, rows(figure, results), [_about(one, figure) for one in results])
     draw(stem.with_suffix(".png"), figure, results)
@@ -153,16 +153,11 @@ def rows(figure: FigureName, results: Sequence[Result]) -> list[dict[str, Any]]:
 def _about(result: Result, figure: FigureName) -> dict[str, Any]:
     """Returns a result with its settings as JSON values; its returns are [points][seeds]."""
     one: Method = result.arm.settings
-    return {
+    return about(result) | {
         "figure": figure,
-        "arm": one.name,
-        "label": one.label,
         "panel": one.panel,
         "x": one.x,
-        "status": result.status,
         "unit": "" if one.method == "dqn" else one.task.unit,
-        "epsilon": result.epsilon,
-        "delta": result.delta,
         "radius": one.task.reward_radius,
         "seeds": list(result.seeds),
         "samples": [int(steps) for steps in result.points],

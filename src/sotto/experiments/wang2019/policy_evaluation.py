@@ -13,7 +13,7 @@ the effect of a trajectory on theta. No ledger accounts for such noise, so it is
 
 Guarantee:
     Unit transition. A public factor rescales the columns of M to norm at most 1, and
-    `input_perturbation.weighted_sums` releases the sums. All rounds together are one Gaussian
+    `reward_perturbation.weighted_sums` releases the sums. All rounds together are one Gaussian
     mechanism.
 """
 

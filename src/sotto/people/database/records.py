@@ -1,4 +1,4 @@
-"""The values that a `Store` takes and returns."""
+"""The values that a `CampaignDatabase` takes and returns."""
 
 import math
 from dataclasses import dataclass, field

@@ -25,7 +25,7 @@ from sotto.people.errors import PlaceClosed, StaleHolder, StoreUnavailable, Unkn
 
 
 class Releases:
-    """The part of a `Store` that the updater uses, with what the whole store is made of.
+    """The part of a `CampaignDatabase` that the updater uses, with what the whole store is made of.
 
     Attributes:
         campaign_id: name of the campaign.

@@ -77,8 +77,8 @@ _GIVEN = (
 )
 
 
-class Store(Tokens, Releases):
-    """An open store, from `Store.create` or `Store.open`.
+class CampaignDatabase(Tokens, Releases):
+    """An open database of a campaign, from `CampaignDatabase.create` or `.open`.
 
     Threads may share it. Other processes open a store each; do not use it after a fork. Every
     method raises `StoreUnavailable` if the database cannot be used.
@@ -111,7 +111,7 @@ class Store(Tokens, Releases):
         master: MasterKey,
         first_policy: bytes,
         fixed_times: bool = False,
-    ) -> "Store":
+    ) -> "CampaignDatabase":
         """Creates the store of a new campaign, without people and with release 0 open.
 
         Args:
@@ -134,7 +134,7 @@ class Store(Tokens, Releases):
             *(slots, horizon, participations, min_separation),
             *(place_seconds, release_seconds, contribution_bytes, fixed_times),
         )
-        store = Store(tables.engine(where), campaign_id, rules, master)
+        store = CampaignDatabase(tables.engine(where), campaign_id, rules, master)
         names = {"campaign_id": campaign_id, "key_name": master.name(campaign_id)}
         row = {**names, **asdict(rules), "release": 0, "stage": "open"}
         tables.create(store._engine, row, first_policy, store._new_key(0))
@@ -143,7 +143,7 @@ class Store(Tokens, Releases):
     @staticmethod
     def open(
         where: Path | str, campaign_id: str, master: MasterKey, noted: Withdrawals | None = None
-    ) -> "Store":
+    ) -> "CampaignDatabase":
         """Opens the store of a campaign.
 
         Args:
@@ -165,7 +165,7 @@ class Store(Tokens, Releases):
                 "from a backup"
             )
         rules = Rules(**{name: getattr(found, name) for name in Rules.__dataclass_fields__})
-        return Store(engine, campaign_id, rules, master, noted)
+        return CampaignDatabase(engine, campaign_id, rules, master, noted)
 
     # --- people ----------------------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ def create(database: sa.Engine, row: dict[str, Any], policy: bytes, wrapped: byt
         StoreUnavailable: it cannot be written.
     """
     databases.make_private(database)
-    with failures(database), database.begin() as connection:
+    with campaign_errors(database), database.begin() as connection:
         databases.one_creator(connection)
         _metadata.create_all(connection)
         if connection.execute(sa.select(campaign)).first() is not None:
@@ -175,7 +175,7 @@ def find(database: sa.Engine, campaign_id: str) -> Campaign:
 @contextmanager
 def reading(database: sa.Engine) -> Iterator[sa.Connection]:
     """Yields a transaction that writes nothing, locks nobody out and sees one state throughout."""
-    with failures(database), databases.reading(database) as connection:
+    with campaign_errors(database), databases.reading(database) as connection:
         yield connection
 
 
@@ -212,7 +212,7 @@ def together(database: sa.Engine) -> Iterator[None]:
     Raises:
         StoreUnavailable: it could not begin or be committed; then nothing is acknowledged.
     """
-    with failures(database), database.begin() as connection:
+    with campaign_errors(database), database.begin() as connection:
         connection.execute(_CURRENT)  # waits for other writers once, and not in each operation
         _thread.shared = shared = _Together(database, connection)
         try:
@@ -230,7 +230,7 @@ def writing(database: sa.Engine) -> Iterator[tuple[sa.Connection, Campaign]]:
     Within `together` it is a savepoint, which is on disk when the whole is committed.
     """
     shared = _thread.shared
-    with failures(database):
+    with campaign_errors(database):
         if shared is None or shared.database is not database:
             with database.begin() as connection:
                 yield connection, connection.execute(_CURRENT).one()
@@ -289,7 +289,7 @@ def require_clearing(database: sa.Engine) -> None:
 
 
 @contextmanager
-def failures(database: sa.Engine) -> Iterator[None]:
+def campaign_errors(database: sa.Engine) -> Iterator[None]:
     """Turns each failure of the database into one sentence."""
     try:
         yield

@@ -16,7 +16,7 @@ WITHDREW = sa.select(people.c.withdrew).where(people.c.person == sa.bindparam("w
 
 
 class Tokens:
-    """The part of a `Store` that makes tokens and knows whose they are."""
+    """The part of a `CampaignDatabase` that makes tokens and knows whose they are."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from sotto.people.database.store import Store
+from sotto.people.database.store import CampaignDatabase
 
 MOST_TOGETHER = 64
 """Most operations in a group; other processes that write wait for a whole group."""
@@ -60,7 +60,7 @@ class Writer:
         store: the store. The operations use no other one.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CampaignDatabase) -> None:
         self._store = store
         self._waiting = deque[_Job]()
         self._thread = ThreadPoolExecutor(1, "store")

@@ -40,7 +40,6 @@ from sotto.privacy.accounting.gaussian import (
     checked_delta,
     delta_of_shift,
     epsilon_of_shift,
-    gaussian_delta,
     gaussian_epsilon,
 )
 from sotto.privacy.accounting.sampled_gaussian import sampled_gaussian_divergences
@@ -58,7 +57,6 @@ __all__ = [
     "SampledGaussian",
     "calibrate_noise_multiplier",
     "compose",
-    "gaussian_delta",
     "gaussian_epsilon",
 ]
 

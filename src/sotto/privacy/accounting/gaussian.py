@@ -27,20 +27,11 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     Raises:
         ValueError: if noise_multiplier is not positive and finite, or delta not in (0, 1).
     """
-    return epsilon_of_shift(1 / _checked_noise(noise_multiplier), checked_delta(delta))
-
-
-def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """Returns the least delta of one Gaussian release of L2 sensitivity 1 at this epsilon.
-
-    delta = Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z), rounded up by about
-    1e-11 relative. Source: Balle and Wang 2018, Theorem 8.
-
-    Raises:
-        ValueError: if noise_multiplier is not positive and finite, or epsilon is negative,
-            infinite or not a number.
-    """
-    return delta_of_shift(1 / _checked_noise(noise_multiplier), checked_epsilon(epsilon))
+    if not 0 < noise_multiplier < math.inf:
+        raise ValueError(
+            f"noise_multiplier must be a positive finite number, got {noise_multiplier}"
+        )
+    return epsilon_of_shift(1 / noise_multiplier, checked_delta(delta))
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
@@ -72,7 +63,11 @@ def _mills(t: Any) -> Any:
 
 
 def delta_of_shift(mu: float, epsilon: float) -> float:
-    """Returns the hockey-stick divergence of N(mu, 1) and N(0, 1), rounded up; mu may be inf."""
+    """Returns the hockey-stick divergence of N(mu, 1) and N(0, 1); mu may be inf.
+
+    delta = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), rounded up by about 1e-11
+    relative. Source: Balle and Wang 2018, Theorem 8.
+    """
     return 0.0 if mu == 0 else math.exp(_log_delta(mu, epsilon))
 
 
@@ -110,14 +105,6 @@ def largest_shift(epsilon: float, delta: float) -> float:
         else:
             upper = middle
     return lower
-
-
-def _checked_noise(noise_multiplier: float) -> float:
-    if not 0 < noise_multiplier < math.inf:
-        raise ValueError(
-            f"noise_multiplier must be a positive finite number, got {noise_multiplier}"
-        )
-    return noise_multiplier
 
 
 def checked_delta(delta: float) -> float:

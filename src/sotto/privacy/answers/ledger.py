@@ -3,7 +3,7 @@
 One run is one chain of entries, like that of `Ledger`: `create`, then `student`, `revoke` and
 `charge`. A charge and its answer are one transaction, synced to disk before `answer` returns. So
 the ledger contains at least what any student has seen, even if the process is killed at any moment.
-Any number of processes may share a ledger (`answers.chain`).
+Any number of processes may share a ledger (`ledger.chain`).
 
 The database stores noisy answers, hashes of tokens, and keyed digests of requests
 (`answers.digests`). It stores no true policy, no token, and no observation that could be read
@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -22,15 +23,16 @@ from jaxtyping import Float, Float64, Int
 
 from sotto.privacy.answers import storage
 from sotto.privacy.answers.account import AnswerAccount, AnswersSpent, Student
-from sotto.privacy.answers.chain import FORMAT, AnswerChain
 from sotto.privacy.answers.digests import KEYED, RequestDigest
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.errors import IdempotencyConflict, LedgerCorrupt
+from sotto.privacy.errors import IdempotencyConflict, LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger import entries
-from sotto.privacy.ledger.databases import database, failures, make_private, reading
-from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, now, plain, versions
+from sotto.privacy.ledger.chain import Chain
+from sotto.privacy.ledger.databases import database, ledger_errors, make_private, reading
+from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, json_values, now, versions
 from sotto.privacy.ledger.spending import Budget
 
+_FORMAT = "answers-1"
 _UNANSWERED = (
     "nothing was answered, and trying again is safe; with the same idempotency key it is never "
     "charged twice"
@@ -57,28 +59,24 @@ class Answered:
     remaining: int
 
 
-class AnswerLedger:
+class AnswerLedger(Chain):
     """The durable account of one teacher's answers. Use `AnswerLedger.create` or `.open`.
 
     Threads may share it. Other processes open a ledger object each; do not use it after a fork.
 
     Attributes:
-        run_id: name of the run.
         created: time of creation, ISO 8601 in UTC.
         versions: versions of the software that created it, by distribution name.
         statement: statement of the teacher.
         budget: limit on the cost of all answers together.
     """
 
-    def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
-        self._engine = engine
-        self._chain = AnswerChain(engine, run_id, last)
-        account, _ = self._chain.current()
-        self.run_id = run_id
-        self.created = self._chain.created
-        self.versions = self._chain.versions
-        self.statement = account.statement
-        self.budget = account.budget
+    name = "the ledger"
+    created: str
+    versions: dict[str, str]
+    statement: AnswerStatement
+    budget: Budget
+    _account: AnswerAccount
 
     @classmethod
     def create(
@@ -108,10 +106,10 @@ class AnswerLedger:
         engine = database(where)
         run_id = run_id or uuid.uuid4().hex
         contents = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "created": now(),
-            "statement": plain(statement),
-            "budget": plain(budget),
+            "statement": json_values(statement),
+            "budget": json_values(budget),
             "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
@@ -140,19 +138,6 @@ class AnswerLedger:
         """Closes the connections to the database."""
         self._engine.dispose()
 
-    @property
-    def head_hash(self) -> str:
-        """Hash of the last entry this object has seen, which fixes all of them."""
-        return self._chain.head_hash
-
-    def holds(self, entry_hash: str) -> bool:
-        """Returns whether any entry has this hash; an older backup lacks the newer entries.
-
-        Raises:
-            LedgerUnavailable: the database cannot be read.
-        """
-        return entries.holds(self._engine, self.run_id, entry_hash)
-
     def at(self, entry_hash: str) -> "AnswerLedger | None":
         """Returns the ledger as it was when its last entry had this hash, or None; do not write it.
 
@@ -180,10 +165,10 @@ class AnswerLedger:
             StudentExists: the student exists and was not revoked.
         """
         limit = self.statement.queries_per_student if queries is None else queries
-        with self._chain.writing("nobody was added") as (connection, account):
-            account.check_add(name, limit)
+        with self._alone("nobody was added") as connection:
+            self._account.check_add(name, limit)
             token = storage.issue_token(connection, self.run_id, name)
-            self._chain.insert(connection, "student", {"student": name, "queries": limit})
+            self._insert(connection, "student", {"student": name, "queries": limit})
         return token
 
     def revoke(self, name: str) -> None:
@@ -192,10 +177,10 @@ class AnswerLedger:
         Raises:
             UnknownStudent: the student does not exist or was revoked.
         """
-        with self._chain.writing("nobody was revoked") as (connection, account):
-            account.student(name)
+        with self._alone("nobody was revoked") as connection:
+            self._account.student(name)
             storage.remove_token(connection, self.run_id, name)
-            self._chain.insert(connection, "revoke", {"student": name})
+            self._insert(connection, "revoke", {"student": name})
 
     def authenticate(self, token: str) -> str | None:
         """Returns the student who has the token, or None if nobody has it or they were revoked."""
@@ -203,13 +188,12 @@ class AnswerLedger:
 
     def known_tokens(self) -> storage.KnownTokens:
         """Returns the tokens known now, for comparisons without reading the ledger again."""
-        with failures(self._engine, "try again"), reading(self._engine) as connection:
+        with ledger_errors(self._engine, "try again"), reading(self._engine) as connection:
             return storage.known_tokens(connection, self.run_id)
 
     def students(self) -> tuple[Student, ...]:
         """Returns everybody who was ever added, in that order."""
-        account, _ = self._chain.current()
-        return tuple(account.students.values())
+        return tuple(self._current()[0].students.values())
 
     def remaining(self, student: str) -> int:
         """Returns how many more rows the student can be answered; others may take some of them.
@@ -217,8 +201,7 @@ class AnswerLedger:
         Raises:
             UnknownStudent: the student does not exist or was revoked.
         """
-        account, _ = self._chain.current()
-        return account.remaining(student)
+        return self._current()[0].remaining(student)
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -256,7 +239,8 @@ class AnswerLedger:
         if idempotency_key is not None:
             digest = "" if request_digest is None else request_digest.keyed
             request = storage.Request(idempotency_key, digest)
-        with self._chain.writing(_UNANSWERED) as (connection, account):
+        with self._alone(_UNANSWERED) as connection:
+            account = self._account
             first_query = account.student(student).answered
             if request is not None:
                 found = storage.find_answer(connection, self.run_id, student, request.key)
@@ -275,7 +259,7 @@ class AnswerLedger:
             }
             if request_digest is not None:  # earlier versions had plain digests and named none
                 charge["digest"] = request_digest.kind
-            sequence = self._chain.insert(connection, "charge", charge)
+            sequence = self._insert(connection, "charge", charge).sequence
             if request is not None:
                 kept = storage.StoredAnswer(sequence, student, request, answer)
                 storage.keep_answer(connection, self.run_id, kept)
@@ -288,7 +272,7 @@ class AnswerLedger:
         Raises:
             LedgerUnavailable: the database cannot be read.
         """
-        with failures(self._engine, "try again"), reading(self._engine) as connection:
+        with ledger_errors(self._engine, "try again"), reading(self._engine) as connection:
             return storage.has_digest_like(connection, self.run_id, f"{KEYED}:%")
 
     def _again(
@@ -334,7 +318,7 @@ class AnswerLedger:
 
     def spent(self) -> AnswersSpent:
         """Returns the cost of the answers, of all students together and of each alone."""
-        account, head = self._chain.current()
+        account, head = self._current()
         return account.spent(head)
 
     def verify(self) -> None:
@@ -343,9 +327,12 @@ class AnswerLedger:
         Raises:
             LedgerCorrupt: an entry or answer was changed, or the last entries are missing.
         """
-        self._chain.current()  # checks that the chain still contains all that this object has seen
-        AnswerChain(self._engine, self.run_id)
-        with failures(self._engine, "nothing was changed"), reading(self._engine) as connection:
+        self._current()  # checks that the chain still contains all that this object has seen
+        AnswerLedger(self._engine, self.run_id)
+        with (
+            ledger_errors(self._engine, "nothing was changed"),
+            reading(self._engine) as connection,
+        ):
             kept = storage.all_answers(connection, self.run_id)
             for entry in entries.follow(connection, self.run_id, 0, GENESIS):
                 contents = json.loads(entry.payload)
@@ -359,6 +346,46 @@ class AnswerLedger:
                         raise _not_as_written(entry.sequence)
             if (extra := next(kept, None)) is not None:
                 raise _not_as_written(extra.sequence)
+
+    # --- entries ---------------------------------------------------------------------------------
+
+    def _current(self) -> tuple[AnswerAccount, str]:
+        """Returns the account of all committed entries, and the hash of the last one."""
+        with self._up_to_date():
+            return self._account.copy(), self.head_hash
+
+    def _check(self, entry: Entry, contents: dict[str, Any]) -> None:
+        match entry.kind:
+            case "create":
+                if contents["format"] != _FORMAT:
+                    raise LedgerMismatch(
+                        f"run {entry.run_id!r} is a training run and not a teacher who answers; "
+                        "open it as a `Ledger`"
+                    )
+            case "student":
+                self._account.check_add(contents["student"], contents["queries"])
+            case "revoke":
+                self._account.student(contents["student"])
+            case "charge":
+                name, rows = contents["student"], contents["rows"]
+                self._account.check_charge(name, rows)
+                if contents["first_query"] != self._account.students[name].answered:
+                    raise ValueError("its first query is not the student's next one")
+            case other:
+                raise ValueError(f"an answer ledger has no entries of kind {other!r}")
+
+    def _add_up(self, entry: Entry, contents: dict[str, Any]) -> None:
+        if entry.kind == "create":
+            self.created, self.versions = contents["created"], contents["versions"]
+            self.statement = AnswerStatement.model_validate(contents["statement"])
+            self.budget = Budget.model_validate(contents["budget"])
+            self._account = AnswerAccount(self.statement, self.budget)
+        elif entry.kind == "student":
+            self._account.apply_add(contents["student"], contents["queries"])
+        elif entry.kind == "revoke":
+            self._account.apply_revoke(contents["student"])
+        else:
+            self._account.apply_charge(contents["student"], contents["rows"])
 
 
 def _not_as_written(sequence: int) -> LedgerCorrupt:

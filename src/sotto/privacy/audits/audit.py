@@ -11,7 +11,6 @@ Guarantee:
     choice, and bounds P(E) and Q(E) by two one-sided Clopper-Pearson intervals.
 """
 
-import functools
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +34,7 @@ from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import StreamStatement
 from sotto.privacy.units import Unit
+from sotto.trees import repeated
 
 _BUDGET = Budget(epsilon=math.inf, delta=1e-9)  # refuses no audit
 _TAIL_POINTS = 150
@@ -207,7 +207,7 @@ class ReleaseTrials:
                 states,
                 jax.random.split(new_key(seed % 2**31), samples),
                 None if persons is None else np.broadcast_to(persons, (samples, *persons.shape)),
-                jax.tree.map(functools.partial(_repeat, runs=samples), units),
+                repeated(units, samples),
             )
             return self.observe(jax.tree.map(np.asarray, log))
 
@@ -224,7 +224,7 @@ class ReleaseTrials:
     def _open(self, ledgers: Sequence[Ledger], noise_seed: int | None) -> tuple[Stream, Any]:
         persons, units = self.inputs(True)
         one_release = jax.tree.map(lambda x: jnp.asarray(x if persons is None else x[0]), units)
-        states = jax.tree.map(functools.partial(_repeat, runs=len(ledgers)), self.state)
+        states = repeated(self.state, len(ledgers))
         return self.release.open(ledgers, states, one_release, noise_seed=noise_seed), states
 
 
@@ -250,10 +250,6 @@ def temporary_ledger(unit: Unit) -> Iterator[Ledger]:
     """Yields a ledger that is deleted afterwards, with a budget that refuses no audit."""
     with tempfile.TemporaryDirectory() as folder:
         yield Ledger.create(Path(folder) / "ledger.sqlite", unit=unit, budget=_BUDGET)
-
-
-def _repeat(leaf: Any, runs: int) -> jax.Array:
-    return jnp.broadcast_to(jnp.asarray(leaf), (runs, *np.shape(leaf)))
 
 
 def _checked(scores: np.ndarray) -> Float[np.ndarray, " n"]:

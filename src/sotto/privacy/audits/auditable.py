@@ -14,12 +14,12 @@ from scipy import sparse
 from scipy.linalg import toeplitz
 
 from sotto.keys import KEY, new_key
-from sotto.privacy.audits.audit import Repetition, temporary_ledger
+from sotto.privacy.audits.audit import ReleaseTrials, Repetition, temporary_ledger
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import binary_tree, correlated
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
+from sotto.trees import repeated
 
 Train = Callable[[PyTree, Bool[np.ndarray, "runs people"], int], PyTree]
 Enrol = Callable[[PyTree, Bool[np.ndarray, " people"]], tuple[np.ndarray | None, PyTree]]
@@ -139,7 +139,7 @@ class Door:
         """Opens a stream of several runs, whose ledgers read as the first one's."""
         runs = len(persons if persons is not None else jax.tree.leaves(units)[0])
         ledgers = [ledger, *[Repetition(ledger)] * (runs - 1)]
-        states = jax.tree.map(lambda x: _repeat(x, runs), self.state)
+        states = repeated(self.state, runs)
         one = jax.tree.map(lambda x: x[0] if persons is None else x[0, 0], units)
         return self._shown.open(ledgers, states, one, chunk=chunk, noise_seed=seed), states
 
@@ -179,18 +179,9 @@ class Door:
         self, people: PyTree, present: Bool[np.ndarray, " people"], delta: float
     ) -> float:
         """Returns the ledger's epsilon for one run with noise from the operating system."""
-        with temporary_ledger(self.release.unit) as ledger:
-            persons, _ = self._open(ledger, people, present)
-            releases = self.release.horizon if persons is None else len(persons)
-            charged = None if persons is None else [row[row >= 0] for row in persons]
-            LedgerStream(ledger, 0).charge(0, releases, charged)
-            return ledger.spent().epsilon_at(delta)
-
-    def _open(self, ledger: Any, people: PyTree, present: Any) -> tuple[np.ndarray | None, Any]:
-        persons, units = self.enrol(people, present)
-        one = jax.tree.map(lambda x: jnp.asarray(x if persons is None else x[0]), units)
-        states = jax.tree.map(lambda x: _repeat(x, 1), self.state)
-        return persons, self.release.open([ledger], states, one)
+        inputs = self.enrol(people, present)
+        trials = ReleaseTrials(self.release, self.state, lambda _: inputs, np.asarray)
+        return trials.certified_epsilon(delta)
 
 
 def _in_order(
@@ -213,7 +204,3 @@ def _in_order(
         return filled.reshape(releases, release.slots, *filled.shape[1:])
 
     return persons.reshape(releases, release.slots), jax.tree.map(placed, people)
-
-
-def _repeat(leaf: Any, runs: int) -> jax.Array:
-    return jnp.broadcast_to(jnp.asarray(leaf), (runs, *np.shape(leaf)))

@@ -1,18 +1,13 @@
 """A `FunctionRelease` as a mechanism to audit: many runs of the real door at once."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.audits.audit import temporary_ledger
 from sotto.privacy.release.functions import FunctionRelease
-
-_BUDGET = Budget(epsilon=float("inf"), delta=1e-9)  # refuses no audit
 
 NextValues = Callable[
     [bool, Sequence[Float[np.ndarray, "*nodes actions samples"]]],
@@ -44,8 +39,8 @@ class FunctionTrials:
         """Returns everything that independent runs released; see `audit.Mechanism`."""
         many = replace(self.release, size=int(np.prod(self.shape)) * samples)
         released: list[np.ndarray] = []
-        with tempfile.TemporaryDirectory() as folder:
-            stream = many.open(self._ledger(folder), noise_seed=seed)
+        with temporary_ledger(many.unit) as ledger:
+            stream = many.open(ledger, noise_seed=seed)
             for _ in range(many.horizon):
                 values = self.values(present, released)
                 if values.ndim == len(self.shape):
@@ -57,12 +52,8 @@ class FunctionTrials:
 
     def certified_epsilon(self, delta: float) -> float:
         """Returns the ledger's epsilon for one run with noise from the operating system."""
-        with tempfile.TemporaryDirectory() as folder:
-            ledger = self._ledger(folder)
+        with temporary_ledger(self.release.unit) as ledger:
             stream = self.release.open(ledger)
             for _ in range(self.release.horizon):
                 stream.release(np.zeros(self.shape), self.axes)
             return ledger.spent().epsilon_at(delta)
-
-    def _ledger(self, folder: str) -> Ledger:
-        return Ledger.create(Path(folder) / "ledger", unit=self.release.unit, budget=_BUDGET)

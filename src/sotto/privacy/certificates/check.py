@@ -36,7 +36,7 @@ from sotto.privacy.certificates.model import (
     WorstPerson,
     points,
 )
-from sotto.privacy.claims import Facts, corrected, said_by_schema_1, same_sentences
+from sotto.privacy.claims import LedgerFacts, corrected, said_by_schema_1, same_sentences
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 
@@ -203,14 +203,14 @@ def _difference(stored: BaseModel, true: BaseModel, name: str) -> tuple[str, str
     return _short(here), _short(there)
 
 
-def facts_of(ledger: AnyLedger) -> Facts:
+def facts_of(ledger: AnyLedger) -> LedgerFacts:
     """Returns the facts that decide which sentences a certificate of this ledger says."""
     if isinstance(ledger, AnswerLedger):
-        return Facts(answers=ledger.statement)
+        return LedgerFacts(answers=ledger.statement)
     charged = tuple(one.statement for one in ledger.streams if one.releases)
     checked = getattr(ledger, "stream_settings", ())  # of every stream; empty where none were
     written = bool(checked) and all(checked)
-    return Facts(
+    return LedgerFacts(
         charged,
         settings_checked=written,
         sharing=getattr(ledger, "sharing", "assumed"),

@@ -40,7 +40,7 @@ _RULES: tuple[Sharing, ...] = ("planned", "adaptive", "assumed")
 
 
 @dataclass(frozen=True)
-class Finding:
+class FileVerification:
     """The result of verifying one file.
 
     Attributes:
@@ -58,7 +58,9 @@ class Finding:
     certificate: AnyCertificate | DescribedCertificate | None = None
 
 
-def verify_file(path: Path, where: str | None = None, signed_by: Path | None = None) -> Finding:
+def verify_file(
+    path: Path, where: str | None = None, signed_by: Path | None = None
+) -> FileVerification:
     """Verifies the certificate at `path` by itself, or against the ledger at `where`.
 
     Args:
@@ -84,15 +86,15 @@ def verify_file(path: Path, where: str | None = None, signed_by: Path | None = N
         try:
             require_signed(path, signed_by)
         except SignatureMissing as error:
-            return Finding("unverifiable", (str(error),))
+            return FileVerification("unverifiable", (str(error),))
         except PrivacyError as error:
-            return Finding("false", (str(error),))
+            return FileVerification("false", (str(error),))
     if later := _of_a_later_version(path):
-        return Finding("unverifiable", (later,))
+        return FileVerification("unverifiable", (later,))
     try:
         stored = read_stored(path)
     except PrivacyError as error:
-        return Finding("false", (str(error),))
+        return FileVerification("false", (str(error),))
     if isinstance(stored, DescribedCertificate):
         return _described(stored, where)
     if where is None:
@@ -102,7 +104,7 @@ def verify_file(path: Path, where: str | None = None, signed_by: Path | None = N
     status: Literal["true", "stale", "false"] = (
         "true" if found.status == "verified" else found.status
     )
-    return Finding(status, found.mismatches, found.corrections, stored)
+    return FileVerification(status, found.mismatches, found.corrections, stored)
 
 
 def _of_a_later_version(path: Path) -> str:
@@ -124,10 +126,10 @@ def _of_a_later_version(path: Path) -> str:
     return ""
 
 
-def _described(stored: DescribedCertificate, where: str | None) -> Finding:
+def _described(stored: DescribedCertificate, where: str | None) -> FileVerification:
     if where is not None:
         reason = "it was described, and no ledger recorded it; leave out --ledger"
-        return Finding("unverifiable", (reason,), (), stored)
+        return FileVerification("unverifiable", (reason,), (), stored)
     try:
         found = contradictions(stored)
     except PrivacyError as error:
@@ -135,11 +137,11 @@ def _described(stored: DescribedCertificate, where: str | None) -> Finding:
     except (ArithmeticError, ValueError) as error:
         return _beyond_arithmetic(stored, error)
     if found:
-        return Finding("false", tuple(found), (), stored)
-    return Finding("true", (), corrected(stored.claims), stored)
+        return FileVerification("false", tuple(found), (), stored)
+    return FileVerification("true", (), corrected(stored.claims), stored)
 
 
-def _alone(stored: AnyCertificate) -> Finding:
+def _alone(stored: AnyCertificate) -> FileVerification:
     told: Ledger | AnswerLedger
     try:
         _check_possible(stored)
@@ -150,15 +152,15 @@ def _alone(stored: AnyCertificate) -> Finding:
             if told.sharing == "adaptive":
                 possible.check_filter(stored.streams, stored.persons, stored.budget)
             if reason := _untold(stored, told):
-                return Finding("unverifiable", (reason,), (), stored)
+                return FileVerification("unverifiable", (reason,), (), stored)
         found = mismatches(stored, derive(told), told, "the rest")
     except PrivacyError as error:
-        return Finding("false", (str(error),), (), stored)
+        return FileVerification("false", (str(error),), (), stored)
     except (ArithmeticError, ValueError) as error:
         return _beyond_arithmetic(stored, error)
     if found:
-        return Finding("false", tuple(found), (), stored)
-    return Finding("true", (), corrections(stored, told), stored)
+        return FileVerification("false", tuple(found), (), stored)
+    return FileVerification("true", (), corrections(stored, told), stored)
 
 
 def _check_possible(stored: AnyCertificate) -> None:
@@ -178,9 +180,9 @@ def _check_possible(stored: AnyCertificate) -> None:
 
 def _beyond_arithmetic(
     stored: AnyCertificate | DescribedCertificate, error: ArithmeticError | ValueError
-) -> Finding:
+) -> FileVerification:
     reason = f"its numbers are too large or too small to compute with ({error})"
-    return Finding("unverifiable", (reason,), (), stored)
+    return FileVerification("unverifiable", (reason,), (), stored)
 
 
 # --- the ledger that a certificate tells of ------------------------------------------------------

@@ -32,10 +32,12 @@ QUOTED = "In the words of the algorithm's author, which sotto does not check"
 def render(certificate: Certificate) -> RenderableType:
     """Returns the certificate in plain words, for `rich.console.Console.print`."""
     c = certificate
+    title, sentence = standing(c)
+    color = "green" if c.status == "proved" else "red"
     parts: list[RenderableType] = [
         Text(visible(f"Privacy certificate of run {c.run_id}"), style="bold"),
         Text(""),
-        _headline(c),
+        Text.assemble((title, f"bold {color}"), f": {visible(sentence)}"),
         Text(""),
         Text(unit_sentence(c)),
     ]
@@ -91,22 +93,19 @@ def dated(c: AnyCertificate) -> str:
     return "Ledger, time withheld" if c.created == NO_TIME else f"Ledger of {c.created}"
 
 
-def _headline(c: Certificate) -> Text:
+def standing(c: AnyCertificate) -> tuple[str, str]:
+    """Returns the status of a certificate in words, and what it means, to stand behind a colon."""
     if c.status == "proved":
-        return Text.assemble(
-            ("Proved", "bold green"),
-            f": {guarantee(c.epsilon, c.delta)}. {meaning_of_epsilon(c)}",
-        )
+        return "Proved", f"{guarantee(c.epsilon, c.delta)}. {meaning_of_epsilon(c)}"
     if c.status == "paper-claim":
-        return Text.assemble(
-            ("Not proved", "bold red"),
-            ": epsilon is infinite. This run follows a paper whose claim does not hold for the "
-            "steps named below. It protects nobody.",
+        return "Not proved", (
+            "epsilon is infinite. This run follows a paper whose claim does not hold for the steps "
+            "named below. It protects nobody."
         )
-    return Text.assemble(("No guarantee", "bold red"), visible(f": {why_nothing(c)}."))
+    return "No guarantee", f"{_why_nothing(c)}."
 
 
-def why_nothing(c: AnyCertificate) -> str:
+def _why_nothing(c: AnyCertificate) -> str:
     """Returns why a certificate with status `none` guarantees nothing."""
     reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
     return "; ".join(reasons) or _without_reason(c)

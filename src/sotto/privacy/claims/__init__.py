@@ -27,14 +27,14 @@ from sotto.privacy.claims import (
     shares,
     streams,
 )
-from sotto.privacy.claims.claim import Claim, Facts, Section
+from sotto.privacy.claims.claim import Claim, LedgerFacts, Section
 from sotto.privacy.claims.earlier import brought, sentences, superseded
 from sotto.privacy.described.description import Description
 from sotto.privacy.statements import Assumption, StreamStatement
 
 __all__ = [
     "Claim",
-    "Facts",
+    "LedgerFacts",
     "Quoted",
     "Reference",
     "by_name",
@@ -208,7 +208,7 @@ class Quoted(FrozenModel):
 Said = Annotated[Reference | Quoted, Field(union_mode="smart")]
 
 
-def said(facts: Facts) -> tuple[Reference | Quoted, ...]:
+def said(facts: LedgerFacts) -> tuple[Reference | Quoted, ...]:
     """Returns the sentences of a certificate about these facts, section by section.
 
     Words that a statement brings are replaced by the known sentence, in its present version.
@@ -271,7 +271,7 @@ class SaidBySchema1:
     corrections: tuple[str, ...]
 
 
-def said_by_schema_1(facts: Facts) -> SaidBySchema1:
+def said_by_schema_1(facts: LedgerFacts) -> SaidBySchema1:
     """Returns the words of a certificate of schema 1, and quotes statements as they are."""
     held = [(one, one.words(numbers)) for one, numbers in _held(superseded.SCHEMA_1, facts)]
     untrue = [_correction(claim, words) for claim, words in held if claim.untrue]
@@ -367,7 +367,7 @@ def _today(section: Section, sentence: str, how: str) -> Reference | Quoted:
     return Reference(claim=present.identifier, version=present.version, numbers=numbers)
 
 
-def _held(claims: Sequence[Claim], facts: Facts) -> list[tuple[Claim, dict[str, str]]]:
+def _held(claims: Sequence[Claim], facts: LedgerFacts) -> list[tuple[Claim, dict[str, str]]]:
     return [(one, one.numbers(facts)) for one in claims if one.holds and one.holds(facts)]
 
 

@@ -13,7 +13,7 @@ from sotto.privacy.answers.distances import (
 )
 from sotto.privacy.answers.observations import LARGEST
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.claims.claim import Claim, Condition, Facts
+from sotto.privacy.claims.claim import Claim, Condition, LedgerFacts
 from sotto.privacy.claims.conditions import (
     both,
     has_noise,
@@ -27,7 +27,7 @@ def _about(*kinds: type) -> Condition:
     return lambda facts: facts.answers is not None and isinstance(facts.answers.distance, kinds)
 
 
-def _statement(facts: Facts) -> AnswerStatement:
+def _statement(facts: LedgerFacts) -> AnswerStatement:
     assert facts.answers is not None
     return facts.answers
 
@@ -35,7 +35,7 @@ def _statement(facts: Facts) -> AnswerStatement:
 def _has_rounding(*, stated: bool) -> Condition:
     """Returns the condition that observations are protected, and their rounding is (not) stated."""
 
-    def holds(facts: Facts) -> bool:
+    def holds(facts: LedgerFacts) -> bool:
         distance = None if facts.answers is None else facts.answers.distance
         return (
             isinstance(distance, ObservationDistance) and (distance.rounding is not None) is stated
@@ -44,24 +44,24 @@ def _has_rounding(*, stated: bool) -> Condition:
     return holds
 
 
-def _gaussian(facts: Facts) -> bool:
+def _gaussian(facts: LedgerFacts) -> bool:
     """Whether answers are Gaussian. Statements with accounting 1 had float64 noise."""
     return facts.answers is not None and isinstance(facts.answers.mechanism, GaussianPolicy)
 
 
-def _radius(facts: Facts) -> dict[str, str]:
+def _radius(facts: LedgerFacts) -> dict[str, str]:
     return {"radius": f"{_statement(facts).distance.radius:g}"}  # type: ignore[union-attr]
 
 
-def _l2(facts: Facts) -> dict[str, str]:
+def _l2(facts: LedgerFacts) -> dict[str, str]:
     return {"distance": f"{_statement(facts).distance.l2:g}"}  # type: ignore[union-attr]
 
 
-def _lipschitz(facts: Facts) -> dict[str, str]:
+def _lipschitz(facts: LedgerFacts) -> dict[str, str]:
     return {"lipschitz": f"{_statement(facts).distance.lipschitz:g}"}  # type: ignore[union-attr]
 
 
-def _teachers(facts: Facts) -> dict[str, str]:
+def _teachers(facts: LedgerFacts) -> dict[str, str]:
     return {"teachers": f"{_statement(facts).distance.teachers}"}  # type: ignore[union-attr]
 
 
@@ -250,7 +250,7 @@ NOTHING_ELSE = Claim(
     version=3,
     holds=of_answers,
 )
-# answers/ledger.py, answers/chain.py
+# answers/ledger.py, ledger/chain.py
 CHARGED = Claim(
     "answers.charged",
     "code",

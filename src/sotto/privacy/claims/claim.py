@@ -23,7 +23,7 @@ _LONGEST = 1000
 
 
 @dataclass(frozen=True)
-class Facts:
+class LedgerFacts:
     """The facts that decide which sentences hold: the statements of a ledger.
 
     Attributes:
@@ -45,7 +45,7 @@ class Facts:
     limits: tuple[float, float] | None = None
 
 
-Condition = Callable[[Facts], bool]
+Condition = Callable[[LedgerFacts], bool]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Claim:
     how: str = ""
     version: int = 1
     holds: Condition | None = None
-    numbers: Callable[[Facts], dict[str, str]] = lambda _: {}
+    numbers: Callable[[LedgerFacts], dict[str, str]] = lambda _: {}
     untrue: str = ""
 
     def words(self, numbers: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from sotto.privacy.answers.distances import TrainingShards
-from sotto.privacy.claims.claim import Condition, Facts
+from sotto.privacy.claims.claim import Condition, LedgerFacts
 from sotto.privacy.statements import StreamStatement
 
 # --- of one stream -------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ def in_shares(stream: StreamStatement) -> bool:
 # --- of everything in a ledger -------------------------------------------------------------------
 
 
-def always(_: Facts) -> bool:
+def always(_: LedgerFacts) -> bool:
     """Returns True: every certificate says the sentence."""
     return True
 
@@ -48,42 +48,42 @@ def both(*conditions: Condition) -> Condition:
     return lambda facts: all(condition(facts) for condition in conditions)
 
 
-def about_rewards(facts: Facts) -> bool:
+def about_rewards(facts: LedgerFacts) -> bool:
     """Whether the streams are about rewards. A ledger has one unit, so all are, or none."""
     return any(one.unit.kind in ("reward-function", "transition") for one in facts.streams)
 
 
-def about_people(facts: Facts) -> bool:
+def about_people(facts: LedgerFacts) -> bool:
     """Whether the streams are about people or experts, or nothing was charged yet."""
     return facts.answers is None and not about_rewards(facts)
 
 
-def of_answers(facts: Facts) -> bool:
+def of_answers(facts: LedgerFacts) -> bool:
     """Whether the ledger charges the answers of a teacher."""
     return facts.answers is not None
 
 
-def nothing_charged(facts: Facts) -> bool:
+def nothing_charged(facts: LedgerFacts) -> bool:
     """Whether the ledger is one of streams, and none was charged yet."""
     return facts.answers is None and not facts.streams
 
 
-def has_prefixes(facts: Facts) -> bool:
+def has_prefixes(facts: LedgerFacts) -> bool:
     """Whether a stream of stable prefixes was charged."""
     return any(one.prefixes is not None for one in facts.streams)
 
 
-def has_selection(facts: Facts) -> bool:
+def has_selection(facts: LedgerFacts) -> bool:
     """Whether a stream is the best of several tries."""
     return any(one.selection is not None for one in facts.streams)
 
 
-def has_shards(facts: Facts) -> bool:
+def has_shards(facts: LedgerFacts) -> bool:
     """Whether a teacher's answers protect the people whom it was trained on."""
     return facts.answers is not None and isinstance(facts.answers.distance, TrainingShards)
 
 
-def has_noise(facts: Facts) -> bool:
+def has_noise(facts: LedgerFacts) -> bool:
     """Whether all noise comes from the operating system. A fixed seed guarantees nothing."""
     streams = [one.entropy for one in facts.streams]
     answers = [] if facts.answers is None else [facts.answers.entropy]

@@ -1,6 +1,6 @@
 """Sentences about participation, and about streams that the same people may take part in."""
 
-from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.claim import Claim, LedgerFacts
 from sotto.privacy.claims.conditions import (
     about_people,
     about_rewards,
@@ -16,16 +16,16 @@ def shared(stream: StreamStatement) -> bool:
     return not is_exclusive(stream.participation)
 
 
-def _assumed(facts: Facts) -> bool:
+def _assumed(facts: LedgerFacts) -> bool:
     """Whether the user alone plans who takes part in which stream, as in earlier versions."""
     return about_people(facts) and facts.sharing == "assumed"
 
 
-def _ruled(facts: Facts) -> bool:
+def _ruled(facts: LedgerFacts) -> bool:
     return about_people(facts) and facts.sharing != "assumed"
 
 
-def _one_try(facts: Facts) -> bool:
+def _one_try(facts: LedgerFacts) -> bool:
     return not has_selection(facts)
 
 
@@ -74,7 +74,7 @@ CANDIDATES = Claim(
 )
 
 
-def _of_whom(facts: Facts) -> dict[str, str]:
+def _of_whom(facts: LedgerFacts) -> dict[str, str]:
     """Returns the words for the streams that share people or rewards, and for who pays."""
     if about_rewards(facts):
         return {"streams": "that may be about the same rewards", "who": "A reward in one"}
@@ -108,7 +108,7 @@ FILTERED = Claim(
 )
 
 
-def _limits(facts: Facts) -> dict[str, str]:
+def _limits(facts: LedgerFacts) -> dict[str, str]:
     epsilon, delta = facts.limits or (0.0, 0.0)
     return {"epsilon": str(epsilon).removesuffix(".0"), "delta": str(delta)}
 
@@ -118,10 +118,13 @@ SHARED_BUDGET = Claim(
     "ledger.shared-budget",
     "code",
     "What people pay here is also counted in a budget that several products share, by the number "
-    "of each person: nobody pays more than epsilon {epsilon} at delta {delta} in all of them. The "
-    "numbers of this certificate are about this run alone.",
+    "of each person. Nobody who has one number in all of them pays more than epsilon {epsilon} at "
+    "delta {delta}, as long as nobody goes on with a copy of the budget, or with an earlier state "
+    "of it. The numbers of this certificate are about this run alone.",
     "every charge is on disk in the shared budget before this ledger is charged, and is refused if "
-    "it would exceed that (docs/privacy.md, section 8)",
+    "it would exceed that (docs/privacy.md, section 8); a budget is refused that lacks what its "
+    "products, or a file beside it, have seen, and the owner of the data assigns the numbers",
+    version=2,
     holds=lambda facts: facts.limits is not None,
     numbers=_limits,
 )
@@ -130,11 +133,14 @@ ENROLMENT = Claim(
     "ledger.enrolment",
     "user",
     "An enrolment number always stands for the same person, and no person has two numbers. Who "
-    "takes part does not depend on people's data, except through releases. Nobody goes on with a "
-    "copy of this ledger, or with an earlier state of it: each copy counts its own releases only.",
-    "the owner of the data assigns the numbers and keeps one ledger; the code refuses a ledger "
-    "older than the files made from it, and cannot notice a copy of all files",
-    version=4,
+    "takes part does not depend on people's data, except through releases. Data that are handed "
+    "over for a person, such as rows, ratings or a policy, were computed from that person's data, "
+    "public facts and releases alone. Nobody goes on with a copy of this ledger, or with an "
+    "earlier state of it: each copy counts its own releases only.",
+    "the owner of the data assigns the numbers, scales and completes data by public bounds, and "
+    "keeps one ledger; the code refuses a ledger older than the files made from it, and cannot "
+    "notice a copy of all files, or a mean, a maximum or a rank over several people in their rows",
+    version=5,
     holds=about_people,
 )
 # ledger/ledger.py, ledger/spending.py

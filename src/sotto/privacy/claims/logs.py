@@ -47,10 +47,10 @@ CHOSEN = Claim(
     "evaluation.chosen",
     "user",
     "Policies, estimator, model of returns, clip of the weights and bounds of returns were chosen "
-    "without this log, or from releases that were paid for. A policy or a model that was learnt "
-    "from this log elsewhere has a certificate whose cost adds to this one.",
+    "without data of these people, or from releases that were paid for. A policy or a model that "
+    "was learnt from their data elsewhere has a certificate whose cost adds to this one.",
     "choose them before the evaluation, and evaluate all policies at once",
-    version=2,
+    version=3,
 )
 # algorithms/evaluation/cells.py
 CELLS = Claim(

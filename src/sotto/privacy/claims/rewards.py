@@ -1,6 +1,6 @@
 """Sentences about releases of rewards and of functions of them (docs/privacy.md, section 13)."""
 
-from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.claim import Claim, LedgerFacts
 from sotto.privacy.claims.conditions import (
     about_rewards,
     both,
@@ -17,7 +17,7 @@ def _values_on_grid(stream: StreamStatement) -> bool:
     return through_functions(stream) and drawn_on_grid(stream) and not stream.gaps
 
 
-def _several_assumed(facts: Facts) -> bool:
+def _several_assumed(facts: LedgerFacts) -> bool:
     """Whether releases may have decided which later streams were opened, as earlier versions let.
 
     It is about several charged streams: one stream costs what it costs to its horizon.
@@ -56,18 +56,23 @@ KEPT = Claim(
     "rewards.kept",
     "user",
     "Everything computed from rewards leaves only through releases. Exact values, parameters "
-    "fitted to rewards, and the noise itself stay secret.",
-    "the owner of the rewards keeps them secret, and hands out only what was released",
-    version=2,
+    "fitted to rewards, and the noise itself stay secret. Nobody goes on with a copy of this "
+    "ledger or of a released function's file, or with an earlier state of them: each copy counts "
+    "its own releases only. A released function goes on with the same secret function.",
+    "the owner of the rewards keeps them secret, hands out only what was released, and keeps one "
+    "ledger and one file; the code refuses a ledger older than the files made from it, and a file "
+    "that lacks the entry which the file beside it names",
+    version=3,
     holds=about_rewards,
 )
 # ledger/ledger.py, release/functions.py
 CHARGED = Claim(
     "ledger.charged",
     "code",
-    "No stream makes more releases than planned, and every release is charged before it leaves.",
+    "In this ledger, no stream makes more releases than planned, and every release is charged "
+    "before it leaves.",
     "the ledger counts the releases, and each charge is on disk before the release is made",
-    version=3,
+    version=4,
     holds=about_rewards,
 )
 # release/functions.py, release/stream.py
@@ -87,9 +92,10 @@ FRESH = Claim(
 ANSWERS = Claim(
     "functions.one-answer",
     "code",
-    "A released function always gives the same answer at the same point.",
+    "As long as nobody goes on with a copy of its file, or with an earlier state of it, a released "
+    "function always gives the same answer at the same point.",
     "it stores its answers; where it has a file, an answer is on disk before it leaves",
-    version=2,
+    version=3,
     holds=some(lambda one: one.dimensions.get("values") == UNBOUNDED_DRAWS),
 )
 # release/functions.py, release/released.py
@@ -130,7 +136,7 @@ WHOLE_FUNCTION = Claim(
     "The whole reward function, against every other within {radius} of it ({share} of the public "
     "range [{low}, {high}]).",
 )
-# algorithms/functional_q/dp_sgd.py
+# experiments/wang2019/dp_sgd.py
 ZEROED = Claim(
     "dp-sgd.zeroed",
     "protects",

@@ -5,22 +5,22 @@ A comment above a sentence names the module that makes it true.
 
 import math
 
-from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.claim import Claim, LedgerFacts
 from sotto.privacy.claims.conditions import in_shares, some
 from sotto.privacy.statements import NoiseShares
 
 _in_shares = some(in_shares)
 
 
-def _shares(facts: Facts) -> list[NoiseShares]:
+def _shares(facts: LedgerFacts) -> list[NoiseShares]:
     return [one.shares for one in facts.streams if one.shares is not None]
 
 
-def _colluding(facts: Facts) -> dict[str, str]:
+def _colluding(facts: LedgerFacts) -> dict[str, str]:
     return {"colluding": str(min(one.colluding for one in _shares(facts)))}
 
 
-def _everybody(facts: Facts) -> dict[str, str]:
+def _everybody(facts: LedgerFacts) -> dict[str, str]:
     """Returns the noise multiplier for whoever knows no share, if every device adds its own."""
     gained = [
         one.noise_multiplier * math.sqrt(one.shares.promised / one.shares.secret)
@@ -30,11 +30,11 @@ def _everybody(facts: Facts) -> dict[str, str]:
     return {"multiplier": f"{math.floor(min(gained) * 1000) / 1000:g}"}
 
 
-def _trusted(facts: Facts) -> dict[str, str]:
+def _trusted(facts: LedgerFacts) -> dict[str, str]:
     return _promised(facts) | _colluding(facts)
 
 
-def _promised(facts: Facts) -> dict[str, str]:
+def _promised(facts: LedgerFacts) -> dict[str, str]:
     return {
         "promised": str(min(one.promised for one in _shares(facts))),
         "secret": str(max(one.secret for one in _shares(facts))),

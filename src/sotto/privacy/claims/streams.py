@@ -3,7 +3,7 @@
 A comment above a sentence names the module that makes it true.
 """
 
-from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.claim import Claim, LedgerFacts
 from sotto.privacy.claims.conditions import (
     about_people,
     about_rewards,
@@ -27,17 +27,17 @@ def _scaled(stream: StreamStatement) -> bool:
     return not drawn_on_grid(stream) and not paper
 
 
-def _simulated(facts: Facts) -> bool:
+def _simulated(facts: LedgerFacts) -> bool:
     if facts.answers is not None:
         return has_shards(facts) and facts.answers.population == "simulated"
     return any(one.population == "simulated" for one in facts.streams)
 
 
-def _door(facts: Facts) -> bool:
+def _door(facts: LedgerFacts) -> bool:
     return any(map(through_the_door, facts.streams)) or nothing_charged(facts)
 
 
-def _of_whom(facts: Facts) -> dict[str, str]:
+def _of_whom(facts: LedgerFacts) -> dict[str, str]:
     """Returns the word for whom or what the stream simulates."""
     if about_rewards(facts):
         return {"what": "rewards"}
@@ -77,12 +77,12 @@ SIDE_CHANNELS = Claim(
 CONTRIBUTED = Claim(
     "door.contributed",
     "code",
-    "A person's contribution depends only on that person's data, that person's random numbers and "
-    "earlier releases. The server computes only from releases and public values. Steps named as "
-    "not private are excepted.",
+    "A person's contribution depends only on the data handed over for that person, that person's "
+    "random numbers and earlier releases. The server computes only from releases and public "
+    "values. Steps named as not private are excepted.",
     "the code traces both functions and checks every operation in them; tracing cannot see a "
     "Python number that was computed from data beforehand",
-    version=2,
+    version=3,
     holds=_door,
 )
 # release/purity.py, release/primitives.py, keys.py, settings.py

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger import entries
-from sotto.privacy.ledger.databases import failures, reading
+from sotto.privacy.ledger.databases import ledger_errors, reading
 from sotto.privacy.ledger.entries import GENESIS, Entry, Kind, canonical
 
 
@@ -30,18 +30,27 @@ class Chain(ABC):
 
     Attributes:
         name: the chain in words, for errors.
+        run_id: name of the run.
         head_hash: hash of the last entry that was read, which fixes all of them.
     """
 
     name: ClassVar[str]
 
     def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
-        self._engine, self._run_id, self._last = engine, run_id, last
+        self._engine, self.run_id, self._last = engine, run_id, last
         self._mutex = threading.Lock()
         self.head_hash, self._next_sequence = GENESIS, 0
         self._inserted: list[Entry] = []  # in the transaction that is open
         with self._up_to_date():
             pass
+
+    def holds(self, entry_hash: str) -> bool:
+        """Returns whether any entry has this hash; an older copy lacks the newer entries.
+
+        Raises:
+            LedgerUnavailable: the database cannot be read.
+        """
+        return entries.holds(self._engine, self.run_id, entry_hash)
 
     @contextmanager
     def _up_to_date(self) -> Iterator[None]:
@@ -53,7 +62,7 @@ class Chain(ABC):
         """
         with (
             self._mutex,
-            failures(self._engine, "nothing was changed"),
+            ledger_errors(self._engine, "nothing was changed"),
             reading(self._engine) as connection,
         ):
             self._catch_up(connection)
@@ -70,8 +79,8 @@ class Chain(ABC):
         """
         with self._mutex:
             self._inserted.clear()
-            with failures(self._engine, consequence), self._engine.begin() as connection:
-                entries.lock(connection, self._run_id)
+            with ledger_errors(self._engine, consequence), self._engine.begin() as connection:
+                entries.lock(connection, self.run_id)
                 self._catch_up(connection)
                 yield connection
             for entry in self._inserted:
@@ -80,14 +89,14 @@ class Chain(ABC):
     def _insert(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> Entry:
         """Adds the one entry of a transaction of `_alone`."""
         payload = canonical(contents)
-        entry = Entry(self._run_id, self._next_sequence, kind, payload, self.head_hash)
+        entry = Entry(self.run_id, self._next_sequence, kind, payload, self.head_hash)
         entries.insert(connection, entry)
         self._inserted.append(entry)
         return entry
 
     def _catch_up(self, connection: sa.Connection) -> None:
         """Adds up new entries, under the rules that they were written under."""
-        for entry in entries.follow(connection, self._run_id, self._next_sequence, self.head_hash):
+        for entry in entries.follow(connection, self.run_id, self._next_sequence, self.head_hash):
             if self.head_hash == self._last:
                 return
             try:

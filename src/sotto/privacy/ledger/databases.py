@@ -7,6 +7,7 @@ that hands over to a standby must replicate synchronously, or its last commits a
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ _FILE = "sotto_file"  # key of what is known of a connection: which file it open
 _READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
 _NAMES = ("sqlite", "postgresql")
 _CHANGES = ("UPDATE", "DELETE")
+_HASH = re.compile("[0-9a-f]{64}")
 _APPEND_ONLY = "the ledger is append-only"
 
 
@@ -117,13 +119,80 @@ def sync_directory(engine: sa.Engine) -> None:
         files.sync_directory(Path(engine.url.database).parent)
 
 
+def write_head(engine: sa.Engine, head: str) -> None:
+    """Writes the hash of the last entry to a file beside an SQLite file, with its permissions.
+
+    It is not synced, and of two processes the slower one may write the older hash: the file may
+    name an earlier entry, which the SQLite file holds, too. A database server has no such file.
+
+    Raises:
+        LedgerUnavailable: it cannot be written.
+    """
+    if (path := _head_file(engine)) is None:
+        return
+    try:
+        if path.exists():
+            files.overwrite(path, f"{head}\n", 0o600)
+        else:  # never seen empty, not even after a kill
+            files.write_whole(path, f"{head}\n", 0o600)
+            path.chmod(path.with_suffix("").stat().st_mode & 0o666)
+    except OSError as error:
+        raise LedgerUnavailable(
+            f"{path} cannot be written ({error.strerror}); the entry was made, and nothing was "
+            "released"
+        ) from error
+
+
+def read_head(engine: sa.Engine) -> str | None:
+    """Returns the hash in the file beside an SQLite file; None if there is no such file.
+
+    Read it before the entries: others may be added in the meantime.
+
+    Raises:
+        LedgerCorrupt: the file is damaged.
+        LedgerUnavailable: it cannot be read.
+    """
+    path = _head_file(engine)
+    if path is None or not path.exists():
+        return None
+    try:
+        head = files.read_at_most(path, 1000).decode("ascii", "replace").removesuffix("\n")
+    except (ValueError, OSError) as error:
+        raise LedgerUnavailable(f"{path} cannot be read: {error}") from error
+    if not _HASH.fullmatch(head):
+        raise LedgerCorrupt(f"{path} is damaged; if {place(engine)} is the newest, remove it")
+    return head
+
+
+def forget_head(engine: sa.Engine) -> None:
+    """Removes the file beside an SQLite file that is gone, so that a new one can begin."""
+    path = _head_file(engine)
+    if path is not None and not path.with_suffix("").exists():
+        path.unlink(missing_ok=True)
+
+
+def older(engine: sa.Engine) -> LedgerCorrupt:
+    """Returns the refusal of an SQLite file that lacks the entry of the file beside it."""
+    return LedgerCorrupt(
+        f"{place(engine)} lacks the entry that is written in {_head_file(engine)}, as an older "
+        "copy does; restore the newest copy"
+    )
+
+
+def _head_file(engine: sa.Engine) -> Path | None:
+    """Returns the file beside an SQLite file with the hash of its last entry."""
+    if engine.dialect.name != "sqlite" or not engine.url.database:
+        return None
+    return Path(f"{Path(engine.url.database).resolve()}.head")
+
+
 def place(engine: sa.Engine) -> str:
     """Returns the place of the database without secrets; a URL's options may hold a password."""
     return engine.url.set(query={}).render_as_string(hide_password=True)
 
 
 @contextmanager
-def failures(engine: sa.Engine, consequence: str) -> Iterator[None]:
+def ledger_errors(engine: sa.Engine, consequence: str) -> Iterator[None]:
     """Turns each failure of the database into one sentence."""
     try:
         yield

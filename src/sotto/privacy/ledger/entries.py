@@ -72,7 +72,7 @@ def canonical(contents: Any) -> str:
     return json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def plain(model: BaseModel) -> Any:
+def json_values(model: BaseModel) -> Any:
     """Returns the model as JSON values, with infinity as a string."""
     return json.loads(model.model_dump_json())
 
@@ -106,7 +106,7 @@ def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str
     if engine.dialect.name == "sqlite" and not (file and Path(file).is_file()):
         raise LedgerUnavailable(missing)
     with (
-        databases.failures(engine, "nothing was changed"),
+        databases.ledger_errors(engine, "nothing was changed"),
         databases.reading(engine) as connection,
     ):
         if not sa.inspect(connection).has_table(_entries.name):
@@ -133,7 +133,7 @@ def read(engine: sa.Engine, run_id: str) -> list[Entry]:
         LedgerUnavailable: it cannot be read.
     """
     with (
-        databases.failures(engine, "nothing was changed"),
+        databases.ledger_errors(engine, "nothing was changed"),
         databases.reading(engine) as connection,
     ):
         return list(follow(connection, run_id, 0, GENESIS))
@@ -186,7 +186,7 @@ def holds(engine: sa.Engine, run_id: str, entry_hash: str) -> bool:
         _entries.c.run_id == run_id, _entries.c.hash == entry_hash
     )
     with (
-        databases.failures(engine, "nothing was changed"),
+        databases.ledger_errors(engine, "nothing was changed"),
         databases.reading(engine) as connection,
     ):
         return connection.execute(query).first() is not None
@@ -206,7 +206,7 @@ def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> 
     """
     if not 1 <= len(entry.run_id) <= _NAME_LENGTH or not entry.run_id.isprintable():
         raise ValueError(f"a run's name has 1 to {_NAME_LENGTH} printable characters")
-    with databases.failures(engine, "nothing was created"), engine.begin() as connection:
+    with databases.ledger_errors(engine, "nothing was created"), engine.begin() as connection:
         databases.one_creator(connection)
         if not sa.inspect(connection).has_table(_entries.name):
             _entries.create(connection)
@@ -231,7 +231,7 @@ def append(engine: sa.Engine, entry: Entry) -> None:
         LedgerUnavailable: it cannot be written, or whether it was written is not known.
     """
     with (
-        databases.failures(engine, "nothing was charged, and trying again is safe"),
+        databases.ledger_errors(engine, "nothing was charged, and trying again is safe"),
         engine.begin() as connection,
     ):
         found = _hash_at(connection, entry.run_id, entry.sequence)

@@ -28,7 +28,7 @@ from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.databases import database
-from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, now, plain, versions
+from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, json_values, now, versions
 from sotto.privacy.ledger.joining import Joining, Numbers, Said, check_stream
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.records import StreamRecord, blocks_of, of_earlier_law
@@ -102,8 +102,8 @@ class Ledger:
         contents = {
             "format": _FORMAT,
             "created": created or now(),
-            "unit": plain(unit),
-            "budget": plain(budget),
+            "unit": json_values(unit),
+            "budget": json_values(budget),
             "sharing": sharing,
             "versions": versions(),
         }
@@ -244,7 +244,7 @@ class Ledger:
                 return self._opened(unused)
             self._account.check_open(statement, self._live)
             contents = {
-                "statement": plain(statement),
+                "statement": json_values(statement),
                 "versions": versions(),
                 "settings": settings.in_force(),
             }

@@ -12,14 +12,16 @@ Guarantee:
     So a process that is killed at any moment leaves a budget that holds at least the releases.
     Between the last two, the budget writes down the ledger's new entry. A copy of the ledger that
     lacks it makes no release, so nobody's data are released again for nothing.
+    A file beside that of an SQLite budget has the hash of an entry that the budget must hold. So
+    its file alone cannot be put back from a backup, and new products cannot charge people again.
     Entries hold statements, the operator's numbers, hashes and no data.
 """
 
 import math
 import os
 import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger import databases, entries
 from sotto.privacy.ledger.allowances import Allowance
 from sotto.privacy.ledger.chain import Chain
-from sotto.privacy.ledger.entries import GENESIS, Entry, Kind, canonical, now, plain, versions
+from sotto.privacy.ledger.entries import GENESIS, Entry, Kind, canonical, json_values, now, versions
 from sotto.privacy.ledger.persons import PersonBlock, as_blocks
 from sotto.privacy.ledger.shared_account import People, SharedAccount, SharedStream
 from sotto.privacy.statements import StreamStatement
@@ -56,8 +58,11 @@ class SharedBudget(Chain):
     _seen: dict[str, str]  # the last entry of each product's ledger
 
     def __init__(self, engine: sa.Engine) -> None:
+        head = databases.read_head(engine)
         super().__init__(engine, _RUN)
         self._writer = uuid.uuid4().hex
+        if head is not None and not self.holds(head):
+            raise databases.older(engine)
 
     @classmethod
     def create(cls, where: Path | str, allowance: Allowance) -> "SharedBudget":
@@ -80,15 +85,18 @@ class SharedBudget(Chain):
             "format": _FORMAT,
             "created": now(),
             "name": uuid.uuid4().hex,
-            "allowance": plain(allowance),
+            "allowance": json_values(allowance),
             "versions": versions(),
         }
+        entry = Entry(_RUN, 0, "create", canonical(contents), GENESIS)
+        databases.forget_head(engine)
         try:
-            entries.create(engine, Entry(_RUN, 0, "create", canonical(contents), GENESIS))
+            entries.create(engine, entry)
         except LedgerMismatch as error:
             raise LedgerMismatch(
                 f"there is a shared budget at {databases.place(engine)} already; give another place"
             ) from error
+        databases.write_head(engine, entry.hash)
         return cls(engine)
 
     @classmethod
@@ -97,7 +105,7 @@ class SharedBudget(Chain):
 
         Raises:
             LedgerMismatch: the database holds no shared budget.
-            LedgerCorrupt: its entries are not what was written.
+            LedgerCorrupt: its entries are not what was written, or it is an older copy.
             LedgerUnavailable: there is none, or it cannot be read.
         """
         engine = databases.database(where)
@@ -125,14 +133,6 @@ class SharedBudget(Chain):
         with self._up_to_date():
             return self._account
 
-    def holds(self, entry_hash: str) -> bool:
-        """Returns whether an entry has this hash; a budget restored from an old copy may lack it.
-
-        Raises:
-            LedgerUnavailable: it cannot be read.
-        """
-        return entries.holds(self._engine, _RUN, entry_hash)
-
     def open_stream(self, run_id: str, index: int, statement: StreamStatement, delta: float) -> int:
         """Returns the number of a product's stream, which is written down if it is new.
 
@@ -152,7 +152,7 @@ class SharedBudget(Chain):
             found = self._account.find(run_id, index, statement)
             if found is None:
                 found = len(self._account.streams)
-                contents = {"run": run_id, "index": index, "statement": plain(statement)}
+                contents = {"run": run_id, "index": index, "statement": json_values(statement)}
                 self._write(connection, "open", contents | {"delta": delta, "cost": cost})
         return found
 
@@ -229,8 +229,13 @@ class SharedBudget(Chain):
 
     # --- entries ---------------------------------------------------------------------------------
 
-    def _writing(self) -> AbstractContextManager[sa.Connection]:
-        return self._alone("nothing was released, and trying again is safe")
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        before = self.head_hash
+        with self._alone("nothing was released, and trying again is safe") as connection:
+            yield connection
+        if self.head_hash != before:
+            databases.write_head(self._engine, self.head_hash)
 
     def _write(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> None:
         self._insert(connection, kind, contents | {"writer": f"{self._writer}-{os.getpid()}"})

@@ -30,7 +30,7 @@ INDEPENDENT = Correlation()
 
 
 @dataclass(frozen=True)
-class Declaration:
+class ReleaseDeclaration:
     """One kind of release: the contributions, their bounds, and the noise.
 
     Attributes:
@@ -108,20 +108,20 @@ class Declaration:
             raise ValueError(f"microbatch must be positive, got {self.microbatch}")
 
 
-def people_at_once(release: Declaration, devices: int = 1) -> Batches | None:
+def people_at_once(release: ReleaseDeclaration, devices: int = 1) -> Batches | None:
     """Returns the batches of sampled people; None where people are not sampled."""
     sampling = sampling_of(release)
     return None if sampling is None else batches(sampling, release.microbatch, devices)
 
 
-def batch_size(release: Declaration) -> int | None:
+def batch_size(release: ReleaseDeclaration) -> int | None:
     """Returns how many people of all slots are mapped at once, in equal batches; None means all."""
     if release.microbatch is None:
         return None
     return math.ceil(release.slots / math.ceil(release.slots / release.microbatch))
 
 
-def noise_scales(release: Declaration) -> dict[str, float]:
+def noise_scales(release: ReleaseDeclaration) -> dict[str, float]:
     """Returns the factor of `C^-1 w` in each part's noise, for exact sums."""
     sensitivity = correlated.sensitivity(
         release.correlation, release.participation, release.horizon
@@ -132,7 +132,7 @@ def noise_scales(release: Declaration) -> dict[str, float]:
     }
 
 
-def grids(release: Declaration, has_factored: bool) -> dict[str, float]:
+def grids(release: ReleaseDeclaration, has_factored: bool) -> dict[str, float]:
     """Returns the spacing of each part's public grid, with room for noise that covers rounding."""
     rounds = has_factored or release.correlation.kind == "prefix-sum"
     room = 1 + factored.LARGEST_ROUNDING if rounds else 1.0
@@ -145,6 +145,6 @@ def grids(release: Declaration, has_factored: bool) -> dict[str, float]:
     }
 
 
-def sampling_of(release: Declaration) -> Poisson | None:
+def sampling_of(release: ReleaseDeclaration) -> Poisson | None:
     """Returns how people are drawn; None where they are not."""
     return release.participation if isinstance(release.participation, Poisson) else None

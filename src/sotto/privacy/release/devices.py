@@ -31,6 +31,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from sotto.trees import at, flattened
+
 _AXIS = "people"
 _chosen: ContextVar[int] = ContextVar("devices", default=1)
 
@@ -167,7 +169,7 @@ def _in_batches(
     if persons.shape[0] == batch:
         return total(state, key, persons, units)
     batches = jax.tree.map(lambda x: x.reshape(-1, batch, *x.shape[1:]), (persons, units))
-    first = jax.tree.map(lambda x: x[0], batches)
+    first = at(batches, 0)
     shapes, _ = jax.eval_shape(total, state, key, *first)
 
     def add(totals: Any, one: Any) -> tuple[Any, Any]:
@@ -176,7 +178,7 @@ def _in_batches(
 
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     totals, diagnostics = jax.lax.scan(add, start, batches)
-    return totals, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), diagnostics)
+    return totals, flattened(diagnostics)
 
 
 def _require(count: int) -> None:

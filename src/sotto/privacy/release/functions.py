@@ -43,7 +43,7 @@ from sotto.privacy.release.released import (
     require_resolved,
     values_grid,
 )
-from sotto.privacy.release.storage import Store
+from sotto.privacy.release.storage import ReleaseFile
 from sotto.privacy.statements import (
     UNBOUNDED_DRAWS,
     Assumption,
@@ -67,7 +67,7 @@ class FunctionRelease:
         unit: the unit of privacy and its adjacency.
         sensitivity: largest distance of neighbours, in the norm of a vector or of a kernel. It
             follows from public numbers alone.
-        noise_multiplier: of all releases together; `functional_noise.multiplier_for` gives the one
+        noise_multiplier: of all releases together; `calibration.multiplier_for` gives the one
             for an epsilon.
         population: "simulated" or "real".
         size: how many numbers one release holds; None for functions that are asked as needed.
@@ -360,4 +360,4 @@ def kept_files(ledger: Ledger, folder: Path) -> tuple[Path | None, ...]:
         for stream, record in enumerate(ledger.streams)
         for number in range(record.releases)
     ]
-    return tuple(file if Store.exists(file) else None for file in files)
+    return tuple(file if ReleaseFile.exists(file) else None for file in files)

@@ -37,7 +37,7 @@ from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import discrete_gaussian, gaussian
 from sotto.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from sotto.privacy.mechanisms.noise import GeneratorSource
-from sotto.privacy.release.declaration import Declaration, State, noise_scales
+from sotto.privacy.release.declaration import ReleaseDeclaration, State, noise_scales
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Traced, unflatten
 from sotto.privacy.settings import COMPILER_OPTIONS
@@ -66,7 +66,7 @@ class Promise:
     colluding: int = 0
     bits: int = 16
 
-    def of(self, release: Declaration, dimensions: dict[str, int]) -> NoiseShares:
+    def of(self, release: ReleaseDeclaration, dimensions: dict[str, int]) -> NoiseShares:
         """Returns the grids, and the variance of one device's share in each part.
 
         A sum has room for six standard deviations of the noise of all slots, and for everybody's

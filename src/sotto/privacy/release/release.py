@@ -35,7 +35,7 @@ from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import correlated, noise
 from sotto.privacy.release import factored
 from sotto.privacy.release.declaration import (
-    Declaration,
+    ReleaseDeclaration,
     State,
     batch_size,
     grids,
@@ -51,10 +51,11 @@ from sotto.privacy.statements import (
     Poisson,
     StreamStatement,
 )
+from sotto.trees import at
 
 
 @dataclass(frozen=True)
-class Release(Declaration):
+class Release(ReleaseDeclaration):
     """A declared release that can be opened as a stream."""
 
     def open(
@@ -138,14 +139,12 @@ class Release(Declaration):
 
     def _trace(self, states: State, units: Any, world_states: Any) -> Traced:
         """Checks purity on one person's shapes."""
-        state, world_state = jax.eval_shape(
-            lambda s, w: jax.tree.map(lambda x: x[0], (s, w)), states, world_states
-        )
+        state, world_state = jax.eval_shape(lambda s, w: at((s, w), 0), states, world_states)
         if self.world is not None:
             _, units = jax.eval_shape(self.world, state, world_state, KEY)
         if any(np.shape(leaf)[:1] != (self.slots,) for leaf in jax.tree.leaves(units)):
             raise ValueError(f"unit data needs a leading axis of {self.slots}, one entry per slot")
-        return self.traced(state, jax.eval_shape(lambda u: jax.tree.map(lambda x: x[0], u), units))
+        return self.traced(state, jax.eval_shape(lambda u: at(u, 0), units))
 
     def traced(self, state: Any, unit: Any) -> Traced:
         """Traces `local` and `server`, and checks them and the parts that are declared.

@@ -26,7 +26,7 @@ from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
 from sotto.privacy.mechanisms.functions.values import power_below, to_grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
-from sotto.privacy.release.storage import Store
+from sotto.privacy.release.storage import ReleaseFile
 
 RESOLUTION = 2.0**-40
 """Spacing of points; they are rounded to it, so that float64 tells any two apart."""
@@ -116,12 +116,12 @@ class ReleasedValues:
             "shape": list(self.values.shape),
             "axes": self.axes and [axis.tolist() for axis in self.axes],
         }
-        Store.create(path, header, self.values)
+        ReleaseFile.create(path, header, self.values)
 
     @classmethod
     def open(cls, path: Path) -> "ReleasedValues":
         """Returns the values of an earlier release from their file."""
-        store = Store.open(path)
+        store = ReleaseFile.open(path)
         header = store.header
         if header["kind"] != "values" or len(store) != 1:
             raise PrivacyError(f"{path} holds no released values; open the function that it holds")
@@ -150,7 +150,7 @@ class ReleasedFunction:
         dimensions: int,
         secret: SecretFunction | None,
         generators: GeneratorSource,
-        store: Store | None,
+        store: ReleaseFile | None,
     ) -> None:
         self.kernel = kernel
         self.sensitivity = sensitivity
@@ -191,7 +191,7 @@ class ReleasedFunction:
             "entropy": generators.entropy,
             "law": _LAW,
         }
-        store = None if path is None else Store.create(path, header)
+        store = None if path is None else ReleaseFile.create(path, header)
         return cls(kernel, sensitivity, actions, dimensions, secret, generators, store)
 
     @classmethod
@@ -207,7 +207,7 @@ class ReleasedFunction:
         Raises:
             PrivacyError: the file holds something else, is damaged, or cannot be continued.
         """
-        store = Store.open(path)
+        store = ReleaseFile.open(path)
         header = store.header
         if header["kind"] != "function":
             raise PrivacyError(f"{path} holds no released function; open the values that it holds")

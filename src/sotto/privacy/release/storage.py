@@ -1,7 +1,8 @@
 """The file of a released function: noisy values only, appended and synced before they leave.
 
 An SQLite database, for its transactions: a header, and one row for each batch of answers, with a
-SHA-256 hash over it and the row before. Rows are never changed.
+SHA-256 hash over it and the row before. Rows are never changed. The last hash is in a file beside
+it, too, so that the file alone cannot be put back from a backup.
 """
 
 import hashlib
@@ -30,8 +31,8 @@ _batches = sa.Table(
 )
 
 
-class Store:
-    """An open file, from `Store.create` or `Store.open`.
+class ReleaseFile:
+    """An open file, from `ReleaseFile.create` or `ReleaseFile.open`.
 
     Attributes:
         path: of the file.
@@ -51,7 +52,7 @@ class Store:
         path: Path,
         header: dict[str, Any],
         values: Float64[np.ndarray, "..."] | None = None,
-    ) -> "Store":
+    ) -> "ReleaseFile":
         """Starts a file, with a first batch of values without points if they are given.
 
         It is one transaction: a file that was begun holds all of it, or does not `exist`.
@@ -70,11 +71,13 @@ class Store:
             noisy = _bytes(values)
             head = _hash(head, b"", noisy)
             rows.append({"sequence": 1, "points": b"", "noisy": noisy, "hash": head})
-        with databases.failures(engine, "nothing was released"), engine.begin() as connection:
+        databases.forget_head(engine)
+        with databases.ledger_errors(engine, "nothing was released"), engine.begin() as connection:
             _batches.create(connection)
             databases.make_append_only(connection, _batches)
             connection.execute(sa.insert(_batches), rows)
         databases.sync_directory(engine)
+        databases.write_head(engine, head)
         return cls(path, header, len(rows) - 1, head)
 
     @staticmethod
@@ -88,24 +91,26 @@ class Store:
             return False
         engine = databases.database(path)
         with (
-            databases.failures(engine, "nothing was changed"),
+            databases.ledger_errors(engine, "nothing was changed"),
             databases.reading(engine) as connection,
         ):
             return sa.inspect(connection).has_table(_batches.name)
 
     @classmethod
-    def open(cls, path: Path) -> "Store":
+    def open(cls, path: Path) -> "ReleaseFile":
         """Opens a file and checks every row.
 
         Raises:
             LedgerUnavailable: there is none, or it cannot be read.
-            LedgerCorrupt: it is not what was written.
+            LedgerCorrupt: it is not what was written, or it is an older copy.
         """
         if not path.is_file():
             raise LedgerUnavailable(f"there is no release at {path}")
         engine = databases.database(path)
         header: dict[str, Any] | None = None
         head, size = "", -1
+        beside = databases.read_head(engine)
+        held = beside is None
         for sequence, points, noisy, stored in _rows(engine):
             head = _hash(head, points, noisy)
             size += 1
@@ -114,8 +119,11 @@ class Store:
                     f"the release at {path} is not what was written; restore it from a backup"
                 )
             header = json.loads(points) if header is None else header
+            held = held or head == beside
         if header is None or header.pop("format", None) != _FORMAT:
             raise LedgerCorrupt(f"the file at {path} is no release that this version can read")
+        if not held:
+            raise databases.older(engine)
         return cls(path, header, size, head)
 
     def __len__(self) -> int:
@@ -132,10 +140,11 @@ class Store:
         head = _hash(self._head, places, values)
         row = {"sequence": self._size + 1, "points": places, "noisy": values, "hash": head}
         with (
-            databases.failures(self._engine, "nothing was released"),
+            databases.ledger_errors(self._engine, "nothing was released"),
             self._engine.begin() as connection,
         ):
             connection.execute(sa.insert(_batches).values(**row))
+        databases.write_head(self._engine, head)  # before the size: what failed is not tried again
         self._size, self._head = self._size + 1, head
 
     def read(self) -> Iterator[tuple[Float64[np.ndarray, " p"], Float64[np.ndarray, " v"]]]:
@@ -148,7 +157,7 @@ class Store:
 def _rows(engine: sa.Engine) -> Iterator[tuple[int, bytes, bytes, str]]:
     query = sa.select(_batches).order_by(_batches.c.sequence)
     with (
-        databases.failures(engine, "nothing was changed"),
+        databases.ledger_errors(engine, "nothing was changed"),
         databases.reading(engine) as connection,
     ):
         for row in connection.execute(query):

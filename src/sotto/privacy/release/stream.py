@@ -20,7 +20,7 @@ from sotto.privacy.mechanisms import correlated, gaussian, noise
 from sotto.privacy.release import factored
 from sotto.privacy.release.declaration import (
     Contribution,
-    Declaration,
+    ReleaseDeclaration,
     State,
     batch_size,
     grids,
@@ -32,6 +32,7 @@ from sotto.privacy.release.devices import Devices
 from sotto.privacy.release.draws import Draws, Pool, UnitData
 from sotto.privacy.settings import COMPILER_OPTIONS
 from sotto.privacy.statements import StreamStatement
+from sotto.trees import at, single
 
 _WORLD = 2**31
 """Number that the key of the world is folded by; people's keys are folded by enrolment number."""
@@ -62,7 +63,7 @@ class Stream:
 
     def __init__(
         self,
-        release: Declaration,
+        release: ReleaseDeclaration,
         traced: Traced,
         statement: StreamStatement,
         streams: Sequence[LedgerStream],
@@ -245,9 +246,9 @@ class Stream:
     ) -> Any:
         """Makes a single run without `vmap`, under which branches and loops cost more."""
         stacked = (state, world, key, persons, units, noises, first)
-        state, world, key, persons, units, noises, first = jax.tree.map(lambda x: x[0], stacked)
+        state, world, key, persons, units, noises, first = at(stacked, 0)
         after = self._releases(state, world, key, persons, units, noises, first, count)
-        return jax.tree.map(lambda x: x[None], after)
+        return single(after)
 
     def _one_release(
         self, carry: Any, key: PRNGKeyArray, persons: Any, units: Any, noise_row: Any
@@ -278,7 +279,7 @@ class Stream:
         def batch_sum(start: Any, size: int) -> Any:
             people = jax.lax.dynamic_slice_in_dim(persons, start, size)
             if self._pool is None:
-                own = jax.tree.map(lambda x: x[jnp.maximum(people, 0)], units)
+                own = at(units, jnp.maximum(people, 0))
             else:
                 own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), units)
             return self._devices.sum(self._sum_batch, None, state, key, people, own)[0]

@@ -1,5 +1,4 @@
 """Environments: pure JAX with traced parameters, and the Gymnasium bridge.
 
-The folder `gymnasium` holds environments from Gymnasium, and the files `gymnasium_*.py` offer ours
-to Gymnasium.
+The folder `gymnasium` holds environments from Gymnasium, and `for_gymnasium.py` offers ours to it.
 """

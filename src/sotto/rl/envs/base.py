@@ -107,6 +107,9 @@ class Environment(ABC, Generic[State, Params]):
 AnyEnvironment = Environment[Any, Any]
 
 
+Scalar = float | Float[Array, "*variants"]
+"""A parameter of physics, or one for each variant."""
+
 Coins = UInt32[Array, ""]
 """State of a small random number generator. `Environment.step` takes no key, so an environment
 whose steps are random carries this word in its state."""

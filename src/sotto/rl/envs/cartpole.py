@@ -12,9 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from sotto.rl.envs.base import ActionSpace, Discrete, Environment
-
-Scalar = float | Float[Array, "*variants"]
+from sotto.rl.envs.base import ActionSpace, Discrete, Environment, Scalar
 
 
 class CartPoleParams(eqx.Module):

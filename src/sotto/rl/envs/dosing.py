@@ -9,13 +9,12 @@ dose, so it makes 143 decisions.
 
 Doses and meals are constant for ten minutes, which take 20 Runge-Kutta steps. The result is within
 two millionths of the exact solution, also at the largest dose, where 10 steps diverge.
-
-`sotto.rl.envs.gymnasium_dosing` is the same environment for Gymnasium.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -24,9 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from sotto.rl.envs.base import ActionSpace, Box, Environment
-
-Scalar = float | Float[Array, "*variants"]
+from sotto.rl.envs.base import ActionSpace, Box, Environment, Scalar
+from sotto.rl.envs.runge_kutta import integrated
 
 POINTS = 145  # of a day: every ten minutes from 0 to 24 h
 TARGET, LOWEST, HIGHEST = 80.0, 65.0, 105.0  # mg/dL
@@ -170,7 +168,8 @@ class Dosing(Environment[DosingState, DosingParams]):
         """Simulates ten minutes at one rate of insulin; no state ends an episode."""
         point = state.point + 1
         meal = _at(state.meals, point)
-        body = self._integrate(state.body, action[0], meal, params)
+        slopes = partial(_derivative, insulin=action[0], meal=meal, params=params)
+        body = integrated(slopes, state.body, self.minutes, self.substeps)
         glucose = body[0]
         near = 1.0 - jnp.square(jnp.tanh(0.1 * jnp.abs(glucose - TARGET) / 0.7))
         reward = jnp.where((glucose < LOWEST) | (glucose > HIGHEST), -1.0, near)
@@ -181,26 +180,6 @@ class Dosing(Environment[DosingState, DosingParams]):
         """Returns the nine numbers of the simulator, in its order."""
         del params
         return jnp.stack([*state.body, state.meal, state.glucose_before, state.meal_before])
-
-    def _integrate(
-        self,
-        body: Float[Array, "6"],
-        insulin: Float[Array, ""],
-        meal: Float[Array, ""],
-        params: DosingParams,
-    ) -> Float[Array, "6"]:
-        """Integrates with the classical fourth-order Runge-Kutta method, constant dose and meal."""
-        time = self.minutes / self.substeps
-
-        def substep(_: Int[Array, ""], body: Float[Array, "6"]) -> Float[Array, "6"]:
-            k1 = _derivative(body, insulin, meal, params)
-            k2 = _derivative(body + time / 2 * k1, insulin, meal, params)
-            k3 = _derivative(body + time / 2 * k2, insulin, meal, params)
-            k4 = _derivative(body + time * k3, insulin, meal, params)
-            return body + time / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-
-        integrated: Array = jax.lax.fori_loop(0, self.substeps, substep, body)
-        return integrated
 
 
 def _derivative(

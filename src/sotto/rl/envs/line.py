@@ -4,8 +4,6 @@ The first state is uniform on [0, 1]. Action 0 goes right and action 1 goes left
 that is uniform on [0, 1/4]; the walk stops at the ends. The reward is 1/2 - |s' - 1/2|, where s' is
 the next state, and an episode has 50 steps. Always walking to the centre has an expected return of
 20.71, and uniformly random actions have 10.94.
-
-`sotto.rl.envs.gymnasium_line` is the same environment for Gymnasium.
 """
 
 from dataclasses import dataclass
@@ -15,9 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from sotto.rl.envs.base import ActionSpace, Coins, Discrete, Environment, flip, toss
-
-Scalar = float | Float[Array, "*variants"]
+from sotto.rl.envs.base import ActionSpace, Coins, Discrete, Environment, Scalar, flip, toss
 
 
 class LineParams(eqx.Module):

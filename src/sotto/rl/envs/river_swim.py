@@ -14,8 +14,6 @@ RiverSwim90-v0 has 0.9 (V* = 5.1951).
 In RiverSwim the best action is the same in every state, which a policy that leans to one action
 finds by accident. In RiverSwimExchanged-v0 and RiverSwimExchanged90-v0 the actions of half of the
 states have each other's numbers; all else is equal.
-
-`sotto.rl.envs.gymnasium_river_swim` is the same environment for Gymnasium.
 """
 
 from dataclasses import dataclass
@@ -26,10 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from sotto.rl.envs.base import ActionSpace, Coins, Discrete, flip, toss
+from sotto.rl.envs.base import ActionSpace, Coins, Discrete, Scalar, flip, toss
 from sotto.rl.tabular import FiniteMDP, TabularEnvironment
-
-Scalar = float | Float[Array, "*variants"]
 
 STATES, LEFT, RIGHT = 6, 0, 1
 _LAST = STATES - 1

@@ -20,8 +20,8 @@ from sotto.rl.language.generation import (
     token_divergences,
 )
 from sotto.rl.language.loading import LanguageModel, load
-from sotto.rl.language.model import Decoder, logits
-from sotto.rl.language.peft import load_adapter, save_adapter
+from sotto.rl.language.model import Decoder
+from sotto.rl.language.peft import save_adapter
 from sotto.rl.language.tokenizer import Tokenizer, padded
 
 __all__ = [
@@ -34,9 +34,7 @@ __all__ = [
     "block_features",
     "generate",
     "load",
-    "load_adapter",
     "log_probabilities",
-    "logits",
     "lora",
     "padded",
     "save_adapter",

@@ -252,30 +252,6 @@ def _rotated(
     return turned.reshape(heads.shape)
 
 
-def logits(
-    model: Decoder,
-    tokens: Int[Array, "batch time"],
-    mask: Bool[Array, "batch time"] | None = None,
-    adapter: Adapter | None = None,
-) -> Float[Array, "batch time vocabulary"]:
-    """Returns the logits of the token after each token.
-
-    Args:
-        model: the language model.
-        tokens: rows of tokens.
-        mask: whether each token is real; padding may stand anywhere and does not count as a
-            position. Logits at padding mean nothing. None: all are real.
-        adapter: a change to the model.
-
-    Raises:
-        ValueError: a row is longer than the model's positions.
-    """
-    mask = jnp.ones(tokens.shape, bool) if mask is None else mask
-    check_length(model, tokens.shape[1])
-    stream, _ = residual_stream(model, tokens, positions_of(mask), causal(mask), adapter)
-    return output(model, stream)
-
-
 def output(
     model: Decoder, stream: Float[Array, "*batch width"]
 ) -> Float[Array, "*batch vocabulary"]:

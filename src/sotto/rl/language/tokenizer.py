@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -60,9 +60,11 @@ class Tokenizer:
 
 
 def padded(
-    rows: Sequence[Sequence[int]], side: Literal["left", "right"] = "left"
+    rows: Sequence[Sequence[int]],
 ) -> tuple[Int[np.ndarray, "batch time"], Bool[np.ndarray, "batch time"]]:
     """Returns rows of tokens as one array, as long as the longest, and which of them are real.
+
+    Padding stands before the tokens.
 
     Raises:
         ValueError: there is no row, or a row has no token.
@@ -72,8 +74,7 @@ def padded(
     length = max(len(row) for row in rows)
     tokens, mask = np.zeros((len(rows), length), np.int32), np.zeros((len(rows), length), bool)
     for index, row in enumerate(rows):
-        place = slice(length - len(row), None) if side == "left" else slice(len(row))
-        tokens[index, place], mask[index, place] = row, True
+        tokens[index, -len(row) :], mask[index, -len(row) :] = row, True
     return tokens, mask
 
 

@@ -21,6 +21,7 @@ from sotto.runs.agents.export import export
 from sotto.runs.directory import Experiment, Named, open_experiment
 from sotto.runs.registry import algorithm_named
 from sotto.runs.start import config_of
+from sotto.trees import at
 
 
 class Agent:
@@ -117,7 +118,7 @@ def last_state(path: Path | str, *, env_id: str | None = None) -> tuple[Algorith
     config = config_of(experiment)
     updates = checkpoints.last_checkpoint(experiment)
     states = checkpoints.load_all(algorithm, config, experiment, updates)
-    return algorithm, config, jax.tree.map(lambda x: x[0], states)
+    return algorithm, config, at(states, 0)
 
 
 def _opened(path: Path | str, env_id: str | None) -> tuple[Experiment, Algorithm[Any]]:
@@ -185,7 +186,7 @@ def _policy(
         raise RunError(
             f"a run of {algorithm.name} has no policy {name!r}; it has {', '.join(policies)}"
         )
-    return jax.tree.map(lambda x: x[0], policies[name]), name, updates
+    return at(policies[name], 0), name, updates
 
 
 def _act(

@@ -10,15 +10,14 @@ from pathlib import Path
 from sotto.errors import visible
 from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.check import AnyCertificate
-from sotto.privacy.certificates.lone import Finding
+from sotto.privacy.certificates.lone import FileVerification
 from sotto.privacy.certificates.model import DescribedCertificate
 from sotto.privacy.certificates.text import (
     dated,
     meaning_of_delta,
-    meaning_of_epsilon,
     sections,
+    standing,
     unit_sentence,
-    why_nothing,
 )
 from sotto.privacy.described.findings import FINDINGS
 
@@ -51,18 +50,20 @@ class Page:
 
 def page_of_certificate(c: AnyCertificate, file: Path) -> Page:
     """Returns the page of a certificate that its ledger gives, as it is stored in a file."""
-    verdict, reason = _standing(c)
+    verdict, sentence = standing(c)
     return _made(
         f"Privacy certificate of run {c.run_id}",
-        verdict,
+        verdict.upper(),
         c.status == "proved",
-        [reason],
+        [f"{verdict}: {sentence}"],
         [*_numbers(c), *_origin(c), *_file(file)],
         [*_sentences(c), _checks(file)],
     )
 
 
-def page_of_finding(found: Finding, file: Path, signed_by: Path | None = None) -> Page:
+def page_of_verification(
+    found: FileVerification, file: Path, signed_by: Path | None = None
+) -> Page:
     """Returns the page of a file that was verified alone, with the result in large.
 
     What a false or unverifiable file says stands on the page in one line, as its own words.
@@ -81,15 +82,15 @@ def page_of_finding(found: Finding, file: Path, signed_by: Path | None = None) -
         return _made(title, found.status.upper(), False, reasons, _file(file), checks)
     if isinstance(c, DescribedCertificate):
         return _page_of_described(c, reasons, file, signed_by)
-    verdict, reason = _standing(c)
-    large = f"{found.status.upper()}: {verdict}"
+    verdict, sentence = standing(c)
+    large = f"{found.status}: {verdict}".upper()
     if found.status == "stale":
         reasons.append(
             "It was true when it was made, and its ledger has gone on since. Ask for the current "
             "certificate."
         )
-    reasons += [reason, *(f"Corrected words: {one}." for one in found.corrections)]
-    reasons += _signed(signed_by)
+    reasons.append(f"{verdict}: {sentence}")
+    reasons += [f"Corrected words: {one}." for one in found.corrections] + _signed(signed_by)
     good = found.status == "true" and c.status == "proved"
     facts = [("Run", c.run_id), *_numbers(c), *_origin(c), *_file(file)]
     return _made(title, large, good, reasons, facts, [*_sentences(c), _checks(file)])
@@ -139,19 +140,6 @@ def _page_of_described(
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _standing(c: AnyCertificate) -> tuple[str, str]:
-    """Returns the status of a certificate in large words, and what it means."""
-    if c.status == "proved":
-        return "PROVED", meaning_of_epsilon(c)
-    if c.status == "paper-claim":
-        return (
-            "PAPER CLAIM",
-            "Not proved: epsilon is infinite. This run follows a paper whose claim does not hold "
-            "for the steps named below. It protects nobody.",
-        )
-    return "NO GUARANTEE", f"Nothing is guaranteed: {why_nothing(c)}."
 
 
 def _numbers(c: AnyCertificate) -> list[tuple[str, str]]:
@@ -222,22 +210,22 @@ def _made(
     lists: Iterable[tuple[str, tuple[str, ...]]],
 ) -> Page:
     return Page(
-        plain(title),
+        left_to_right(title),
         verdict,
         good,
         _some(tuple(reasons)),
-        tuple((name, plain(value)) for name, value in facts),
+        tuple((name, left_to_right(value)) for name, value in facts),
         tuple((name, _some(lines)) for name, lines in lists if lines),
     )
 
 
 def _some(lines: tuple[str, ...]) -> tuple[str, ...]:
-    shown = tuple(map(plain, lines[:_LINES]))
+    shown = tuple(map(left_to_right, lines[:_LINES]))
     more = len(lines) - len(shown)
     return (*shown, f"... and {more} more, which the file lists") if more else shown
 
 
-def plain(text: str) -> str:
+def left_to_right(text: str) -> str:
     """Returns a text that prints as it reads, from left to right.
 
     Letters that are written from right to left would move the numbers beside them, so they are

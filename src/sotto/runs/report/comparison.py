@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 from sotto.files import write_whole
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import at_most, guarantee
 from sotto.runs.registry import algorithm_named
 from sotto.runs.report import elements, figures, learning
 from sotto.runs.summaries import NOT_PRIVATE, Summary, differing, shown_setting
@@ -51,11 +51,11 @@ def _label(summary: Summary, measure: str) -> str:
     return learning.labels(algorithm_named(summary.algorithm).words).get(measure, measure)
 
 
-def guarantee(summary: Summary) -> str:
-    """Returns the certified epsilon and delta, or why there is none."""
+def _certified(summary: Summary) -> str:
+    """Returns the certified guarantee, or why there is none."""
     if summary.epsilon is None or summary.delta is None:
         return summary.status
-    return f"{at_most(summary.epsilon)} at delta {at_most(summary.delta, 3)}"
+    return guarantee(summary.epsilon, summary.delta)
 
 
 def _trained(summary: Summary) -> str:
@@ -73,11 +73,11 @@ def rows(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     """Returns the header and the rows of the table of runs."""
     shown = [measured(one) for one in summaries]
     columns = list(dict.fromkeys(name for one in shown for name in one))
-    header = ["run", "trained", "seeds", "updates", "steps", *columns, "epsilon"]
+    header = ["run", "trained", "seeds", "updates", "steps", *columns, "guarantee"]
     body = [
         [name, _trained(one), str(len(one.seeds)), progress(one), f"{one.env_steps:,}"]
         + [found.get(column, "") for column in columns]
-        + [guarantee(one)]
+        + [_certified(one)]
         for name, one, found in zip(names(summaries), summaries, shown, strict=True)
     ]
     return header, body
@@ -138,7 +138,7 @@ def _card(summary: Summary, folder: Path, page: Path) -> str:
     sort = "" if summary.status == "proved" else " bad"
     return (
         f'<div class="card{sort}"><h3>{name}</h3>{elements.paragraph(facts, soft=True)}'
-        f"{elements.tiles({'epsilon': guarantee(summary)} | measured(summary))}"
+        f"{elements.tiles({'guarantee': _certified(summary)} | measured(summary))}"
         + (elements.paragraph(summary.why, soft=True) if summary.why else "")
         + ("" if report.is_file() else _no_report(summary.path))
         + "</div>"

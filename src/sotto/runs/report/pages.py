@@ -14,7 +14,7 @@ from sotto.errors import RunError
 from sotto.files import write_whole
 from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import Certificate, derive
-from sotto.privacy.certificates.text import QUOTED, meaning_of_delta, meaning_of_epsilon
+from sotto.privacy.certificates.text import meaning_of_delta, sections, standing, unit_sentence
 from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.runs.directory import Experiment, Run
 from sotto.runs.metrics import Line, read
@@ -65,7 +65,7 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
         *learning.learning(path / "figures", lines, algorithm.words, algorithm.unevaluated(config)),
         *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
         *(_seeds(runs, lines, certificates, shared) if len(runs) > 1 else ()),
-        *(_certificate(_worst(certificates), len(runs)) if certificates else ()),
+        *(certificate_in_words(_worst(certificates), len(runs)) if certificates else ()),
         elements.heading("Settings"),
         elements.settings(
             {name: shown_setting(one) for name, one in runs[0].settings.config.items()}
@@ -113,17 +113,9 @@ def _card(
             f"<p>{escape(without[1])}</p></div>"
         )
     worst = _worst(certificates)
-    words = {
-        "proved": ("Proved", worst.unit_sentence),
-        "paper-claim": (
-            "Not proved",
-            "The run follows a paper, and the paper's claim does not hold for these steps: "
-            + "; ".join(f"{gap.name} ({gap.why})" for gap in worst.gaps)
-            + ". Nobody has a guarantee.",
-        ),
-        "none": ("No guarantee", "Nothing was released, or nothing is proved about the releases."),
-    }
-    status, sentence = words[worst.status]
+    status, sentence = standing(worst)
+    if worst.status == "proved":
+        sentence = worst.unit_sentence  # the numbers are in large, and of all seeds together
     epsilon, several = worst.epsilon, ""
     if shared is not None:
         several = f" for each of {len(certificates)} seeds"
@@ -139,7 +131,7 @@ def _card(
         f'<div class="status">{status}</div>'
         f'<div class="epsilon">ε = {number} <small>at δ = {at_most(worst.delta, 3)}'
         f"{several}</small></div>"
-        f"<p>{escape(sentence)}</p></div>"
+        f"<p>{escape(sentence[0].upper() + sentence[1:])}</p></div>"
     )
 
 
@@ -277,31 +269,18 @@ def _seeds(
     return found
 
 
-def _certificate(c: Certificate, runs: int) -> list[str]:
-    """Returns the certificate in words; it lists protected data only if it is proved."""
-    protected = [
+def certificate_in_words(c: Certificate, seeds: int) -> list[str]:
+    """Returns the part with all that the certificate's text says; that of the weakest seed."""
+    opening = [": ".join(standing(c)), unit_sentence(c), meaning_of_delta(c)]
+    head = f"Ledger head {c.head_hash}."
+    if seeds > 1:
         # Seeds may share their people, who then have the larger epsilon of all seeds together.
-        *([elements.paragraph(meaning_of_epsilon(c))] if runs == 1 else []),
-        elements.paragraph(c.unit_sentence),
-        elements.paragraph(meaning_of_delta(c)),
-        elements.bullets("Protected", [(line, "") for line in c.protects]),
-    ]
+        opening[0] = "Each seed has a certificate of its own. This is the weakest one, alone."
+        head = "Each seed has its own ledger."
     return [
         elements.heading("The certificate in words"),
-        *(protected if c.status == "proved" else [elements.paragraph("Nothing is proved.")]),
-        elements.bullets("Not protected", [(line, "") for line in c.does_not_protect]),
-        elements.bullets("Steps that are not private", [(gap.name, gap.why) for gap in c.gaps]),
-        elements.bullets("Enforced by the code", _assumptions(c, "code")),
-        elements.bullets("Up to you", _assumptions(c, "user")),
-        elements.bullets(QUOTED, [(line, "") for line in c.quoted]),
-        elements.paragraph(
-            f"Computed by: {c.method}. "
-            + (f"Ledger head {c.head_hash}." if runs == 1 else "Each seed has its own ledger."),
-            soft=True,
-        ),
+        *(elements.paragraph(one) for one in opening if one),
+        *(elements.bullets(title, [(one, "") for one in lines]) for title, lines in sections(c)),
+        elements.paragraph(f"Computed by: {c.method}. {head}", soft=True),
         elements.paragraph("Verify it with: sotto certificate RUN --verify", soft=True),
     ]
-
-
-def _assumptions(c: Certificate, by: str) -> list[tuple[str, str]]:
-    return [(one.statement, one.how) for one in c.assumptions if one.enforced_by == by]

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from sotto.files import strict_json
 from sotto.serving.traffic.callers import Callers
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.refusals import Code, Guard, Refusal, of_framework
@@ -55,3 +57,8 @@ def new_app(
     app.add_exception_handler(Refusal, refusal)
     app.add_exception_handler(HTTPException, unknown)
     return app
+
+
+def json_response(values: dict[str, Any]) -> Response:
+    """Returns JSON in which every float64 is exact, as `strict_json` writes it."""
+    return Response(strict_json(values), media_type="application/json")

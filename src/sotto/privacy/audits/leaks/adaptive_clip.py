@@ -8,11 +8,16 @@ from jaxtyping import Array
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import AuditResult, ReleaseTrials
-from sotto.privacy.audits.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
-from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Part
+from sotto.privacy.audits.leaks.leak import (
+    DELTA,
+    USERS,
+    Leak,
+    against,
+    against_certificate,
+    enrolled,
+    updates,
+)
 
-_USERS = 8
 _NOISE = 1.0
 """Standard deviation of the noise of the sum of bits (sigma_b of Andrew et al. 2021)."""
 _RUNS = 8
@@ -21,33 +26,16 @@ _RUNS = 8
 
 def _inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
     """Returns people whose updates are all within the clip norm; the first may be absent."""
-    persons = np.arange(_USERS)
-    persons[0] = 0 if present else -1
-    return persons[None], np.ones((1, _USERS), bool)
-
-
-def _server(state: Any, released: Any) -> tuple[Any, Any]:
-    return state + released["bit"], released["bit"]
+    return enrolled(present), np.ones((1, USERS), bool)
 
 
 def _trials(centred: bool) -> ReleaseTrials:
     bound = 0.5 if centred else 1.0
 
-    def local(_state: Any, within: Array, _key: Array) -> tuple[Any, Any]:
-        return {"bit": jnp.where(within, 1.0, 0.0) - (0.5 if centred else 0.0)}, ()
+    def bit(_state: Any, within: Array, _key: Array) -> Array:
+        return jnp.where(within, 1.0, 0.0) - (0.5 if centred else 0.0)
 
-    release = Release(
-        name="clip norm",
-        local=local,
-        server=_server,
-        unit=PERSON,
-        parts={"bit": Part(clip_norm=bound, noise_multiplier=_NOISE / bound)},
-        slots=_USERS,
-        divisor=_USERS,
-        horizon=1,
-        population="simulated",
-    )
-    return ReleaseTrials(release, jnp.float32(0.0), _inputs, np.asarray)
+    return updates(_inputs, bit, clip_norm=bound, noise_multiplier=_NOISE / bound)
 
 
 _CLAIMED = gaussian_epsilon(2 * _NOISE, DELTA)

@@ -13,8 +13,17 @@ import numpy as np
 from jaxtyping import Array
 
 from sotto.privacy.audits.audit import ReleaseTrials
-from sotto.privacy.audits.leaks.leak import Leak, against, against_certificate, one_update
-from sotto.privacy.audits.leaks.rlhf import CLAIMED, MODEL, USERS, Z, policy_gradient
+from sotto.privacy.audits.leaks.leak import (
+    CLAIMED,
+    SMALL_CLIP,
+    USERS,
+    Leak,
+    against,
+    against_certificate,
+    enrolled,
+    updates,
+)
+from sotto.privacy.audits.leaks.rlhf import MODEL, policy_gradient
 
 _BEST = USERS
 _COMPLETIONS = USERS
@@ -26,38 +35,37 @@ def _inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     The person under test has the completion 1 0 every time and rates it highest. The others have
     0 0, and each rates the first one highly.
     """
-    persons = np.arange(USERS)
-    persons[0] = 0 if present else -1
+    persons = enrolled(present)
     tokens = np.zeros((USERS, _COMPLETIONS, 2), np.int32)
     tokens[0, :, 0] = 1
     ratings = np.full((USERS, _COMPLETIONS), 0.1, np.float32)
     ratings[:, 0], ratings[0] = 0.9, 1.0
-    in_batch = np.where(persons[:, None] >= 0, ratings, -np.inf)
+    in_batch = np.where(persons[0, :, None] >= 0, ratings, -np.inf)
     best = np.argsort(-in_batch, axis=None, kind="stable")[:_BEST]
     chosen = np.zeros(ratings.size, np.float32)
     chosen[best] = 1.0
     units = {"tokens": tokens, "ratings": ratings, "chosen": chosen.reshape(ratings.shape)}
-    return persons[None], {name: one[None] for name, one in units.items()}
+    return persons, {name: one[None] for name, one in units.items()}
 
 
-def _tuned(state: Array, unit: Any, chosen: Array) -> tuple[Any, Any]:
+def _tuned(state: Array, unit: Any, chosen: Array) -> Array:
     """Returns the gradient of the log-likelihood of the chosen completions."""
     before = jnp.pad(unit["tokens"][:, :-1], ((0, 0), (1, 0)))
     each = jax.vmap(policy_gradient, in_axes=(None, 0, 0, 0))(state, unit["tokens"], before, chosen)
-    return {"policy": jnp.sum(each, axis=0)}, ()
+    return jnp.sum(each, axis=0)
 
 
-def _best_of_batch_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+def _best_of_batch(state: Any, unit: Any, _key: Array) -> Array:
     return _tuned(state, unit, unit["chosen"])
 
 
-def _best_of_person_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+def _best_of_person(state: Any, unit: Any, _key: Array) -> Array:
     """Learns from the person's own best completion."""
     return _tuned(state, unit, jax.nn.one_hot(jnp.argmax(unit["ratings"]), _COMPLETIONS))
 
 
-def _trials(local: Callable[[Any, Any, Array], tuple[Any, Any]]) -> ReleaseTrials:
-    return one_update(local, _inputs, jnp.asarray(MODEL), people=USERS, noise_multiplier=Z)
+def _trials(contribution: Callable[[Any, Any, Array], Array]) -> ReleaseTrials:
+    return updates(_inputs, contribution, clip_norm=SMALL_CLIP, state=MODEL)
 
 
 BEST_OF_N = Leak(
@@ -67,6 +75,6 @@ BEST_OF_N = Leak(
     "of up to n + 1 people change.",
     remedy="the best completion is chosen among those of one person",
     claimed_epsilon=CLAIMED,
-    leaky=against(CLAIMED, _trials(_best_of_batch_local)),
-    sound=against_certificate(_trials(_best_of_person_local)),
+    leaky=against(CLAIMED, _trials(_best_of_batch)),
+    sound=against_certificate(_trials(_best_of_person)),
 )

@@ -5,17 +5,12 @@ should have a standard deviation of 2.8 10^-8, and has 1.1 10^-8. Neighbouring f
 at this corner.
 """
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 from jaxtyping import Float, Float64
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
-from sotto.privacy.audits.audit import AuditResult
+from sotto.privacy.audits.audit import temporary_ledger
 from sotto.privacy.audits.leaks.leak import DELTA, Leak, against
-from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
 from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.release.released import RESOLUTION
@@ -66,27 +61,17 @@ def _through_the_door(present: bool, seed: int, samples: int) -> Float[np.ndarra
     secret = np.repeat(_values(present)[:, None], _ACTIONS, axis=1)
     parts = []
     for part in range(-(-samples // _ACTIONS)):
-        with tempfile.TemporaryDirectory() as folder:
-            opened = _RELEASED.open(_ledger(folder), noise_seed=(seed << 32) + part)
+        with temporary_ledger(_RELEASED.unit) as ledger:
+            opened = _RELEASED.open(ledger, noise_seed=(seed << 32) + part)
             values = opened.release_function(lambda _: secret, _ACTIONS)(_POINTS)
             parts.append(_statistic(values))
     return np.concatenate(parts)[:samples]
 
 
 def _certified() -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        ledger = _ledger(folder)
+    with temporary_ledger(_RELEASED.unit) as ledger:
         _RELEASED.open(ledger).release_function(lambda points: np.zeros((len(points), 1)), 1)
         return ledger.spent().epsilon_at(DELTA)
-
-
-def _ledger(folder: str) -> Ledger:
-    budget = Budget(epsilon=float("inf"), delta=1e-9)  # refuses nothing that an audit needs
-    return Ledger.create(Path(folder) / "ledger", unit=_RELEASED.unit, budget=budget)
-
-
-def _sound(samples: int, seed: int, confidence: float) -> AuditResult:
-    return against(_certified(), _through_the_door)(samples, seed, confidence)
 
 
 CLOSE_POINTS = Leak(
@@ -96,5 +81,5 @@ CLOSE_POINTS = Leak(
     remedy="each scattered point has additional noise far above rounding, and no variance cancels",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _cancelled),
-    sound=_sound,
+    sound=against(_certified, _through_the_door),
 )

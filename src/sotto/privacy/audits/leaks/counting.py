@@ -10,19 +10,17 @@ from jaxtyping import Array, Float, Int
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import ReleaseTrials
-from sotto.privacy.audits.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
+from sotto.privacy.audits.leaks.leak import (
+    CLAIMED,
+    DELTA,
+    Leak,
+    against,
+    against_certificate,
+    enrolled,
+    updates,
+)
 from sotto.privacy.release.declaration import INDEPENDENT, ONCE
-from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Correlation, Part, Participation, Returning
-
-
-def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
-    return {"update": unit}, ()
-
-
-def _server(state: Any, released: Any) -> tuple[Any, Any]:
-    return state + released["update"], released["update"]
-
+from sotto.privacy.statements import Correlation, Participation, Returning
 
 # --- several segments of one person --------------------------------------------------------------
 
@@ -44,21 +42,14 @@ def _segment_trials(
     enrolled_as: Int[np.ndarray, " segments"],
     correlation: Correlation = INDEPENDENT,
 ) -> ReleaseTrials:
-    release = Release(
-        name="policy",
-        local=_local,
-        server=_server,
-        unit=PERSON,
-        parts={"update": Part(clip_norm=1.0, noise_multiplier=_SEGMENT_Z)},
-        slots=_SLOTS,
-        divisor=_SLOTS,
+    return updates(
+        functools.partial(_segment_inputs, enrolled_as=enrolled_as),
+        people=_SLOTS,
+        noise_multiplier=_SEGMENT_Z,
         horizon=_SEGMENTS,
-        population="simulated",
         participation=participation,
         correlation=correlation,
     )
-    inputs = functools.partial(_segment_inputs, enrolled_as=enrolled_as)
-    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
 
 
 _SEGMENT_CLAIMED = gaussian_epsilon(_SEGMENT_Z, DELTA)
@@ -92,9 +83,9 @@ RETURNS = Leak(
 # --- several segments in one release -------------------------------------------------------------
 
 
-def _crowd_local(_state: Any, segments: Float[Array, " segments"], _key: Array) -> tuple[Any, Any]:
+def _together(_state: Any, segments: Float[Array, " segments"], _key: Array) -> Array:
     """Returns the sum of a slot's segments as one contribution."""
-    return {"update": jnp.sum(segments)}, ()
+    return jnp.sum(segments)
 
 
 def _as_people(present: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -106,28 +97,15 @@ def _as_people(present: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def _as_one_person(present: bool) -> tuple[np.ndarray, np.ndarray]:
     """Returns one slot with all eight segments of the person, and one segment in each other."""
-    persons = np.arange(_SLOTS + 1)
-    persons[0] = 0 if present else -1
-    segments = np.zeros((1, persons.size, _SEGMENTS), np.float32)
+    segments = np.zeros((1, _SLOTS + 1, _SEGMENTS), np.float32)
     segments[:, :, 0] = 1.0
     segments[:, 0] = 1.0
-    return persons[None], segments
+    return enrolled(present, _SLOTS + 1), segments
 
 
 def _crowd_trials(inputs: Callable[[bool], tuple[np.ndarray, np.ndarray]]) -> ReleaseTrials:
     slots = inputs(True)[0].size
-    release = Release(
-        name="policy",
-        local=_crowd_local,
-        server=_server,
-        unit=PERSON,
-        parts={"update": Part(clip_norm=1.0, noise_multiplier=_SEGMENT_Z)},
-        slots=slots,
-        divisor=slots,
-        horizon=1,
-        population="simulated",
-    )
-    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+    return updates(inputs, _together, people=slots, noise_multiplier=_SEGMENT_Z)
 
 
 SEGMENTS_AT_ONCE = Leak(
@@ -142,13 +120,11 @@ SEGMENTS_AT_ONCE = Leak(
 
 # --- a divisor that counts -----------------------------------------------------------------------
 
-_DIVISOR_Z, _USERS, _DIMENSION = 5.0, 4, 64
+_USERS, _DIMENSION = 4, 64
 
 
 def _vector_inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    persons = np.arange(_USERS)
-    persons[0] = 0 if present else -1
-    return persons[None], np.full((1, _USERS, _DIMENSION), _DIMENSION**-0.5, np.float32)
+    return enrolled(present, _USERS), np.full((1, _USERS, _DIMENSION), _DIMENSION**-0.5, np.float32)
 
 
 def _sum_and_size(log: Float[np.ndarray, "n 1 d"]) -> Float[np.ndarray, "n 2"]:
@@ -158,18 +134,8 @@ def _sum_and_size(log: Float[np.ndarray, "n 1 d"]) -> Float[np.ndarray, "n 2"]:
 
 
 def _divisor_trials(observe: Any) -> ReleaseTrials:
-    release = Release(
-        name="policy",
-        local=_local,
-        server=_server,
-        unit=PERSON,
-        parts={"update": Part(clip_norm=1.0, noise_multiplier=_DIVISOR_Z)},
-        slots=_USERS,
-        divisor=_USERS,
-        horizon=1,
-        population="simulated",
-    )
-    return ReleaseTrials(release, jnp.zeros(_DIMENSION), _vector_inputs, observe)
+    state = np.zeros(_DIMENSION, np.float32)
+    return updates(_vector_inputs, people=_USERS, state=state, observe=observe)
 
 
 def _divided_by_count(present: bool, seed: int, samples: int) -> Float[np.ndarray, "n 2"]:
@@ -182,14 +148,12 @@ def _divided_by_count(present: bool, seed: int, samples: int) -> Float[np.ndarra
     return _divisor_trials(observe)(present, seed, samples)
 
 
-_DIVISOR_CLAIMED = gaussian_epsilon(_DIVISOR_Z, DELTA)
-
 DIVISOR = Leak(
     name="counted-divisor",
     claim="The noisy sum may be divided by the number of people in the batch.",
     why="The divisor scales the noise, and the size of the noise reveals the number of people.",
     remedy="a public divisor",
-    claimed_epsilon=_DIVISOR_CLAIMED,
-    leaky=against(_DIVISOR_CLAIMED, _divided_by_count),
+    claimed_epsilon=CLAIMED,
+    leaky=against(CLAIMED, _divided_by_count),
     sound=against_certificate(_divisor_trials(_sum_and_size)),
 )

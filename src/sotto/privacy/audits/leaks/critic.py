@@ -10,23 +10,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import ReleaseTrials
 from sotto.privacy.audits.leaks.leak import (
-    DELTA,
+    CLAIMED,
     PERSON,
     SMALL_CLIP,
+    USERS,
     Leak,
+    Z,
     against,
     against_certificate,
+    enrolled,
 )
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Gap, Part
 
-_Z, _USERS, _RELEASES = 5.0, 8, 6
-_VALUE_RATE = 0.5
+_RELEASES, _VALUE_RATE = 6, 0.5
 
 
 def _local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
@@ -50,18 +51,12 @@ def _server(state: Any, released: Any) -> tuple[Any, Any]:
 
 
 def _inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    persons = np.arange(_RELEASES * _USERS).reshape(_RELEASES, _USERS)
-    person = persons == 0
-    return np.where(person & (not present), -1, persons), person
-
-
-def _observe(policy_increments: Float[np.ndarray, "samples n"]) -> Float[np.ndarray, "samples n"]:
-    return policy_increments
+    return enrolled(present, releases=_RELEASES), enrolled(True, releases=_RELEASES) == 0
 
 
 def _trials(private_critic: bool) -> ReleaseTrials:
-    policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=_Z)}
-    value = {"value": Part(clip_norm=_VALUE_RATE, noise_multiplier=_Z)}
+    policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=Z)}
+    value = {"value": Part(clip_norm=_VALUE_RATE, noise_multiplier=Z)}
     gap = Gap(name="critic", why="it is fitted to everybody's returns without noise")
     release = Release(
         name="policy and critic",
@@ -71,23 +66,21 @@ def _trials(private_critic: bool) -> ReleaseTrials:
         parts=policy | value if private_critic else policy,
         unprotected={} if private_critic else {"value": gap},
         clipping="joint",
-        slots=_USERS,
-        divisor=_USERS,
+        slots=USERS,
+        divisor=USERS,
         horizon=_RELEASES,
         population="simulated",
     )
     state = {"theta": jnp.float32(2.0), "value": jnp.float32(0.5)}
-    return ReleaseTrials(release, state, _inputs, _observe)
+    return ReleaseTrials(release, state, _inputs, np.asarray)
 
-
-_CLAIMED = gaussian_epsilon(_Z, DELTA)
 
 CRITIC = Leak(
     name="non-private-critic",
     claim="The critic needs no noise, since only policy updates are released.",
     why="The critic outlives its users, and its shift flips the clipped updates of later users.",
     remedy="the critic's update is a part of the same release, clipped jointly with the policy's",
-    claimed_epsilon=_CLAIMED,
-    leaky=against(_CLAIMED, _trials(private_critic=False)),
+    claimed_epsilon=CLAIMED,
+    leaky=against(CLAIMED, _trials(private_critic=False)),
     sound=against_certificate(_trials(private_critic=True)),
 )

@@ -7,11 +7,9 @@ computed and not sampled. Such a lower bound is exact (confidence 1).
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy import special
 
 from sotto.privacy.accounting.composition import (
@@ -22,34 +20,17 @@ from sotto.privacy.accounting.composition import (
     gaussian_epsilon,
 )
 from sotto.privacy.audits.audit import AuditResult, ReleaseTrials
-from sotto.privacy.audits.leaks.leak import DELTA, Audit, Leak, against, against_certificate
-from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Part, Participation, Poisson, Returning
+from sotto.privacy.audits.leaks.leak import (
+    DELTA,
+    Audit,
+    Leak,
+    against,
+    against_certificate,
+    enrolled,
+    updates,
+)
+from sotto.privacy.statements import Poisson, Returning
 from sotto.privacy.units import EXPERT
-
-
-def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
-    return {"sum": unit}, ()
-
-
-def _server(state: Any, released: Any) -> tuple[Any, Any]:
-    return state, released["sum"]
-
-
-def _release(noise_multiplier: float, slots: int, participation: Participation, **of: Any) -> Any:
-    return Release(
-        name="sums over experts",
-        local=_local,
-        server=_server,
-        unit=EXPERT,
-        parts={"sum": Part(clip_norm=of.pop("clip_norm", 1.0), noise_multiplier=noise_multiplier)},
-        slots=slots,
-        divisor=1.0,
-        population="simulated",
-        participation=participation,
-        **of,
-    )
-
 
 Tail = Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]
 """Function that gives the probability that the output reaches each threshold."""
@@ -96,15 +77,15 @@ def _ballots(present: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _votes(noise_multiplier: float) -> ReleaseTrials:
-    release = _release(
-        noise_multiplier,
-        _VOTERS,
-        Returning(max_participations=_ROUNDS, min_separation=1),
+    return updates(
+        _ballots,
+        people=_VOTERS,
+        noise_multiplier=noise_multiplier,
         clip_norm=math.sqrt(_STATES / 2),
+        state=np.zeros((_STATES, 2), np.float32),
+        unit=EXPERT,
         horizon=_ROUNDS,
-    )
-    return ReleaseTrials(
-        release, jnp.float32(0.0), _ballots, lambda log: np.reshape(log, (len(log), -1))
+        participation=Returning(max_participations=_ROUNDS, min_separation=1),
     )
 
 
@@ -133,9 +114,13 @@ def _sampled(noise_multiplier: float, rate: float) -> ReleaseTrials:
         updates[0] = 1.0 if present else 0.0
         return None, updates
 
-    participation = Poisson(sampling_rate=rate, population=_POPULATION)
-    release = _release(noise_multiplier, _POPULATION, participation, horizon=1)
-    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+    return updates(
+        inputs,
+        people=_POPULATION,
+        noise_multiplier=noise_multiplier,
+        unit=EXPERT,
+        participation=Poisson(sampling_rate=rate, population=_POPULATION),
+    )
 
 
 def _sampled_claim(noise_multiplier: float, rate: float) -> float:
@@ -281,15 +266,11 @@ def _tails_reused(thresholds: np.ndarray) -> np.ndarray:
     return _released_at_least() * (drawn + other)
 
 
-def _one_update(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([[0 if present else -1, 1]]), np.ones((1, 2), np.float32)
-
-
-_POOL = ReleaseTrials(
-    _release(_POOL_Z, 2, Returning(max_participations=1, min_separation=1), horizon=1),
-    jnp.float32(0.0),
-    _one_update,
-    np.asarray,
+_POOL = updates(
+    lambda present: (enrolled(present, 2), np.ones((1, 2), np.float32)),
+    people=2,
+    noise_multiplier=_POOL_Z,
+    unit=EXPERT,
 )
 
 
@@ -301,7 +282,7 @@ def _disjoint(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samp
 
 def _disjoint_claim() -> float:
     """Returns the composed epsilon of the prefix and of the update in the ledger."""
-    update = Gaussian(noise_multiplier=_POOL.release.parts["sum"].noise_multiplier)
+    update = Gaussian(noise_multiplier=_POOL.release.parts["update"].noise_multiplier)
     prefixes = ApproximateDP(epsilon=_PREFIX_CLAIMED, delta=_PREFIX_DELTA)
     return compose([prefixes, update]).epsilon(DELTA)
 
@@ -319,5 +300,5 @@ REUSED_POOL = Leak(
         functools.partial(_normal_tail, mean=0.0, deviation=_POOL_Z),
         np.linspace(0.0, 6.0, 601),
     ),
-    sound=lambda *how: against(_disjoint_claim(), _disjoint)(*how),
+    sound=against(_disjoint_claim, _disjoint),
 )

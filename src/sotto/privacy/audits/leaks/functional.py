@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from sotto.keys import new_key
 from sotto.privacy.audits.audit import AuditResult
 from sotto.privacy.audits.function_trials import FunctionTrials
-from sotto.privacy.audits.leaks.leak import DELTA, Leak, against
+from sotto.privacy.audits.leaks.leak import DELTA, Leak, against, against_certificate
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for, paper_noise
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.release.functions import FunctionRelease
@@ -154,10 +154,6 @@ def _averages(present: bool, _released: Any) -> Float[np.ndarray, "11 2"]:
 _TRIALS = FunctionTrials(_RELEASED, (11, 2), _averages)
 
 
-def _sound(samples: int, seed: int, confidence: float) -> AuditResult:
-    return against(_TRIALS.certified_epsilon(DELTA), _TRIALS)(samples, seed, confidence)
-
-
 FUNCTIONAL_NOISE = Leak(
     name="functional-noise",
     claim="A Gaussian-process path on Q at every step makes the learnt Q private.",
@@ -165,5 +161,5 @@ FUNCTIONAL_NOISE = Leak(
     remedy="averaged rewards are released once, and learning reads nothing else",
     claimed_epsilon=_EPSILON,
     leaky=_leaky,
-    sound=_sound,
+    sound=against_certificate(_TRIALS),
 )

@@ -5,16 +5,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int
 
+from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import AuditResult, Mechanism, ReleaseTrials, audit_mechanism
+from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part
 from sotto.privacy.units import Adjacency, Unit
 
 DELTA = 1e-5
 PERSON = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
+Z, USERS = 5.0, 8
+CLAIMED = gaussian_epsilon(Z, DELTA)
+"""Epsilon of one Gaussian release with noise multiplier `Z`."""
 SMALL_CLIP = 0.05
 """Clip norm of the toy policies. Gradients are far longer, so every update is plus or minus it."""
+
+_NOTHING = np.float32(0.0)
 
 Audit = Callable[[int, int, float], AuditResult]
 """Function of the number of samples, the seed and the confidence that runs an audit."""
@@ -43,59 +51,68 @@ class Leak:
     sound: Audit
 
 
-def against(claimed_epsilon: float, mechanism: Mechanism) -> Audit:
-    """Returns the audit of a mechanism against a claimed epsilon."""
+def against(claimed_epsilon: float | Callable[[], float], mechanism: Mechanism) -> Audit:
+    """Returns the audit of a mechanism against a claimed epsilon, or one computed at the audit."""
     return lambda samples, seed, confidence: audit_mechanism(
         mechanism,
         samples,
         seed,
         DELTA,
-        certified_epsilon=claimed_epsilon,
+        certified_epsilon=claimed_epsilon() if callable(claimed_epsilon) else claimed_epsilon,
         confidence=confidence,
     )
 
 
-def against_certificate(trials: ReleaseTrials) -> Audit:
+def against_certificate(trials: ReleaseTrials | FunctionTrials) -> Audit:
     """Returns the audit of a release against the certificate that its ledger gives."""
-    return lambda samples, seed, confidence: against(trials.certified_epsilon(DELTA), trials)(
-        samples, seed, confidence
-    )
+    return against(lambda: trials.certified_epsilon(DELTA), trials)
 
 
-def one_update(
-    local: Callable[[Any, Any, Any], tuple[Any, Any]],
+def enrolled(present: bool, people: int = USERS, releases: int = 1) -> Int[np.ndarray, "n people"]:
+    """Returns who has which slot: people take part once, and the very first may be absent."""
+    persons = np.arange(releases * people).reshape(releases, people)
+    return np.where((persons == 0) & (not present), -1, persons)
+
+
+def updates(
     inputs: Callable[[bool], tuple[Any, Any]],
-    state: Any,
+    contribution: Callable[[Any, Any, Any], Any] = lambda _state, unit, _key: unit,
     *,
-    people: int,
-    noise_multiplier: float,
+    people: int = USERS,
+    noise_multiplier: float = Z,
+    clip_norm: float = 1.0,
+    state: Any = _NOTHING,
+    observe: Callable[[Any], np.ndarray] = lambda log: np.reshape(log, (len(log), -1)),
+    unit: Unit = PERSON,
+    horizon: int = 1,
+    **rules: Any,
 ) -> ReleaseTrials:
-    """Returns trials of one release that adds the noisy mean update to a public state.
+    """Returns trials of releases that each add the noisy mean contribution to a public state.
 
     Args:
-        local: as in `Release`, with the part "policy".
         inputs: people and their data, with the person under test or without.
-        state: the public state before the release.
-        people: number of people.
-        noise_multiplier: noise standard deviation divided by the clip norm.
+        contribution: one person's contribution, `(state, data, key) -> update`; by default the
+            data themselves.
+        people: number of slots.
+        noise_multiplier, clip_norm: noise and clip norm of the update.
+        state: the public state before the first release.
+        observe: what the adversary sees of the noisy updates; by default all of them.
+        unit, horizon, rules: as in `Release`.
     """
     release = Release(
-        name="policy",
-        local=local,
+        name="update",
+        local=lambda state, data, key: ({"update": contribution(state, data, key)}, ()),
         server=_add,
-        unit=PERSON,
-        parts={"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=noise_multiplier)},
+        unit=unit,
+        parts={"update": Part(clip_norm=clip_norm, noise_multiplier=noise_multiplier)},
         slots=people,
         divisor=people,
-        horizon=1,
+        horizon=horizon,
         population="simulated",
+        **rules,
     )
-    return ReleaseTrials(release, state, inputs, _flat)
+    return ReleaseTrials(release, state, inputs, observe)
 
 
 def _add(state: Any, released: Any) -> tuple[Any, Any]:
-    return state + released["policy"], released["policy"]
-
-
-def _flat(log: np.ndarray) -> np.ndarray:
-    return np.asarray(log).reshape(len(log), -1)
+    return state + released["update"], released["update"]

@@ -2,62 +2,36 @@
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Float, Float32
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
-from sotto.privacy.audits.audit import AuditResult, ReleaseTrials
+from sotto.privacy.audits.audit import AuditResult
 from sotto.privacy.audits.function_trials import FunctionTrials
-from sotto.privacy.audits.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
+from sotto.privacy.audits.leaks.leak import (
+    CLAIMED,
+    DELTA,
+    USERS,
+    Leak,
+    against,
+    against_certificate,
+    enrolled,
+    updates,
+)
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.functions import FunctionRelease
-from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Part
 from sotto.privacy.units import REWARD_FUNCTION
 
 # --- one draw for two releases -------------------------------------------------------------------
 
-_Z, _USERS = 5.0, 8
-
-
-def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
-    return {"update": unit}, ()
-
-
-def _server(state: Any, released: Any) -> tuple[Any, Any]:
-    return state + released["update"], released["update"]
-
-
-def _inputs(present: bool, first_person: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns people who contribute 1 each; the first slot is the person's, or empty."""
-    persons = np.arange(first_person, first_person + _USERS)
-    if not present:
-        persons[0] = -1
-    return persons[None], np.ones((1, _USERS), np.float32)
-
-
-def _trials(noise_multiplier: float, first_person: int = 0) -> ReleaseTrials:
-    release = Release(
-        name="update",
-        local=_local,
-        server=_server,
-        unit=PERSON,
-        parts={"update": Part(clip_norm=1.0, noise_multiplier=noise_multiplier)},
-        slots=_USERS,
-        divisor=_USERS,
-        horizon=1,
-        population="simulated",
-    )
-    inputs = functools.partial(_inputs, first_person=first_person)
-    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
-
-
-_BEFORE, _AFTER = _trials(_Z), _trials(_Z, first_person=_USERS)
+_ONES = np.ones((1, USERS), np.float32)
+"""Everybody contributes 1."""
+_BEFORE = updates(lambda present: (enrolled(present), _ONES))
+_AFTER = updates(lambda _: (USERS + enrolled(True), _ONES))
 
 
 def _resumed(present: bool, seed: int, samples: int, *, fresh: bool) -> Float[np.ndarray, "n 2"]:
@@ -70,18 +44,16 @@ def _resumed(present: bool, seed: int, samples: int, *, fresh: bool) -> Float[np
     return np.concatenate([before, after], axis=1)
 
 
-_CLAIMED = gaussian_epsilon(_Z, DELTA)
-
 REUSED_NOISE = Leak(
     name="reused-noise",
     claim="A resumed run may use the same noise seed, because its releases are about new people.",
     why="The difference of two releases with the same noise has no noise.",
     remedy="every draw has a fresh key, which is then forgotten; a resumed run opens a new stream",
-    claimed_epsilon=_CLAIMED,
-    leaky=against(_CLAIMED, functools.partial(_resumed, fresh=False)),
-    sound=lambda *how: against(
-        _BEFORE.certified_epsilon(DELTA), functools.partial(_resumed, fresh=True)
-    )(*how),
+    claimed_epsilon=CLAIMED,
+    leaky=against(CLAIMED, functools.partial(_resumed, fresh=False)),
+    sound=against(
+        lambda: _BEFORE.certified_epsilon(DELTA), functools.partial(_resumed, fresh=True)
+    ),
 )
 
 # --- float32 tails -------------------------------------------------------------------------------
@@ -128,7 +100,9 @@ FLOAT32_TAILS = Leak(
     remedy="a sampler whose tails reach 17 standard deviations, and whose delta is charged",
     claimed_epsilon=_TAIL_CLAIMED,
     leaky=_enumerated_tails,
-    sound=against_certificate(_trials(_TAIL_Z)),
+    sound=against_certificate(
+        updates(lambda present: (enrolled(present), _ONES), noise_multiplier=_TAIL_Z)
+    ),
 )
 
 # --- a grid finer than the sampler ---------------------------------------------------------------
@@ -180,5 +154,5 @@ FINE_GRID = Leak(
     "where 53 do not decide",
     claimed_epsilon=gaussian_epsilon(_GRID_Z, DELTA),
     leaky=against(gaussian_epsilon(_GRID_Z, DELTA), _too_fine),
-    sound=lambda *how: against(_ON_THE_GRID.certified_epsilon(DELTA), _on_the_grid)(*how),
+    sound=against(lambda: _ON_THE_GRID.certified_epsilon(DELTA), _on_the_grid),
 )

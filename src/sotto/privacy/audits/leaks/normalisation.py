@@ -13,25 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import ReleaseTrials
 from sotto.privacy.audits.leaks.leak import (
-    DELTA,
+    CLAIMED,
     PERSON,
     SMALL_CLIP,
+    USERS,
     Leak,
+    Z,
     against,
     against_certificate,
-    one_update,
+    enrolled,
+    updates,
 )
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Gap, Part
 
-_USERS = 8
-
 # --- running statistics of observations ----------------------------------------------------------
 
-_OBS_Z, _OBS_RELEASES, _OBS_RATE = 5.0, 12, 0.1
+_OBS_RELEASES, _OBS_RATE = 12, 0.1
 
 
 def _observation_local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
@@ -61,19 +61,17 @@ def _observation_server(state: Any, released: Any) -> tuple[Any, Any]:
 
 
 def _observation_inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    persons = np.arange(_OBS_RELEASES * _USERS).reshape(_OBS_RELEASES, _USERS)
-    person = persons == 0
-    return np.where(person & (not present), -1, persons), person
+    return enrolled(present, releases=_OBS_RELEASES), enrolled(True, releases=_OBS_RELEASES) == 0
 
 
 def _with_squares(increments: Float[np.ndarray, "samples n"]) -> Float[np.ndarray, "samples 2*n"]:
     """Returns scaled increments and their squares, which show that a policy stopped learning."""
-    scaled = increments * _USERS / SMALL_CLIP
+    scaled = increments * USERS / SMALL_CLIP
     return np.concatenate([scaled, scaled**2], axis=1)
 
 
 def _observation_trials(private_statistics: bool) -> ReleaseTrials:
-    z = _OBS_Z * math.sqrt(2) if private_statistics else _OBS_Z  # two parts share the budget
+    z = Z * math.sqrt(2) if private_statistics else Z  # two parts share the budget
     policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=z)}
     statistics = {"statistics": Part(clip_norm=5.0, noise_multiplier=z)}
     gap = Gap(name="observation normaliser", why="its statistics have no noise")
@@ -84,8 +82,8 @@ def _observation_trials(private_statistics: bool) -> ReleaseTrials:
         unit=PERSON,
         parts=policy | statistics if private_statistics else policy,
         unprotected={} if private_statistics else {"statistics": gap},
-        slots=_USERS,
-        divisor=_USERS,
+        slots=USERS,
+        divisor=USERS,
         horizon=_OBS_RELEASES,
         population="simulated",
     )
@@ -93,69 +91,58 @@ def _observation_trials(private_statistics: bool) -> ReleaseTrials:
     return ReleaseTrials(release, state, _observation_inputs, _with_squares)
 
 
-_OBS_CLAIMED = gaussian_epsilon(_OBS_Z, DELTA)
-
 OBSERVATION_NORMALISER = Leak(
     name="observation-normaliser",
     claim="Running statistics of observations are preprocessing and need no noise.",
     why="One outlier rescales all later inputs of all people.",
     remedy="the statistics are a part of the same release, or public ranges replace them",
-    claimed_epsilon=_OBS_CLAIMED,
-    leaky=against(_OBS_CLAIMED, _observation_trials(private_statistics=False)),
+    claimed_epsilon=CLAIMED,
+    leaky=against(CLAIMED, _observation_trials(private_statistics=False)),
     sound=against_certificate(_observation_trials(private_statistics=True)),
 )
 
 # --- advantages normalised over a batch of people ------------------------------------------------
 
-_ADV_Z = 5.0
 # Two steps each. Everybody else's returns are almost equal, and the person's are far above.
-_ACTIONS = np.array([[1, 0]] + [[1, 1]] * (_USERS - 1), dtype=np.float32)
+_ACTIONS = np.array([[1, 0]] + [[1, 1]] * (USERS - 1), dtype=np.float32)
 _RETURNS = np.array(
-    [[1.0, 0.9]] + [[0.501, 0.501]] * (_USERS - 2) + [[0.494, 0.494]], dtype=np.float32
+    [[1.0, 0.9]] + [[0.501, 0.501]] * (USERS - 2) + [[0.494, 0.494]], dtype=np.float32
 )
 
 
-def _advantage_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+def _normalised_within(state: Any, unit: Any, _key: Array) -> Array:
     """Returns one person's gradient, from returns normalised within the person."""
     returns = unit["returns"]
     advantages = (returns - jnp.mean(returns)) / (jnp.std(returns) + 1e-6)
-    return {"policy": _policy_gradient(state, unit["actions"], advantages)}, ()
+    return _policy_gradient(state, unit["actions"], advantages)
 
 
-def _normalised_outside_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+def _normalised_outside(state: Any, unit: Any, _key: Array) -> Array:
     """Returns one person's gradient, from advantages that were normalised before."""
-    return {"policy": _policy_gradient(state, unit["actions"], unit["advantages"])}, ()
+    return _policy_gradient(state, unit["actions"], unit["advantages"])
 
 
 def _policy_gradient(state: Array, actions: Array, advantages: Array) -> Array:
     return 100 * jnp.mean((actions - jax.nn.sigmoid(state)) * advantages)
 
 
-def _advantage_persons(present: bool) -> np.ndarray:
-    persons = np.arange(_USERS)
-    persons[0] = 0 if present else -1
-    return persons[None]
-
-
 def _raw_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    return _advantage_persons(present), {"actions": _ACTIONS[None], "returns": _RETURNS[None]}
+    return enrolled(present), {"actions": _ACTIONS[None], "returns": _RETURNS[None]}
 
 
 def _normalised_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Returns advantages that a pipeline before the door normalised (whitened) over the batch."""
-    persons = _advantage_persons(present)
+    persons = enrolled(present)
     batch = _RETURNS[persons[0] >= 0]
     advantages = (_RETURNS - batch.mean()) / (batch.std() + 1e-6)
     return persons, {"actions": _ACTIONS[None], "advantages": advantages[None]}
 
 
 def _advantage_trials(within_person: bool) -> ReleaseTrials:
-    local = _advantage_local if within_person else _normalised_outside_local
+    contribution = _normalised_within if within_person else _normalised_outside
     inputs = _raw_inputs if within_person else _normalised_inputs
-    return one_update(local, inputs, jnp.float32(0.0), people=_USERS, noise_multiplier=_ADV_Z)
+    return updates(inputs, contribution, clip_norm=SMALL_CLIP)
 
-
-_ADV_CLAIMED = gaussian_epsilon(_ADV_Z, DELTA)
 
 ADVANTAGE_NORMALISATION = Leak(
     name="advantage-normalisation",
@@ -163,7 +150,7 @@ ADVANTAGE_NORMALISATION = Leak(
     "update is clipped afterwards.",
     why="One high return makes all other advantages negative: the sum moves by up to 2K-1 clips.",
     remedy="advantages are normalised within each person",
-    claimed_epsilon=_ADV_CLAIMED,
-    leaky=against(_ADV_CLAIMED, _advantage_trials(within_person=False)),
+    claimed_epsilon=CLAIMED,
+    leaky=against(CLAIMED, _advantage_trials(within_person=False)),
     sound=against_certificate(_advantage_trials(within_person=True)),
 )

@@ -18,22 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import ReleaseTrials
 from sotto.privacy.audits.leaks.leak import (
-    DELTA,
+    CLAIMED,
     PERSON,
     SMALL_CLIP,
+    USERS,
     Leak,
+    Z,
     against,
     against_certificate,
+    enrolled,
 )
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Gap, Part
 
-Z, USERS = 5.0, 8
 _RELEASES = 3
-CLAIMED = gaussian_epsilon(Z, DELTA)
 
 # --- a small language model ----------------------------------------------------------------------
 
@@ -116,12 +116,11 @@ class _Training:
 
     def people(self, present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns people who take part once; the first of the first release may be absent."""
-        persons = np.arange(_RELEASES * USERS).reshape(_RELEASES, USERS)
-        tested = persons == 0
-        return np.where(tested & (not present), -1, persons), {
+        tested = enrolled(True, releases=_RELEASES) == 0
+        return enrolled(present, releases=_RELEASES), {
             "prompt": np.where(tested, self.prompt, 0),
             "score": np.where(tested, self.score, self.others).astype(np.float32),
-            "spread": np.full(persons.shape, self.spread, np.float32),
+            "spread": np.full(tested.shape, self.spread, np.float32),
         }
 
     def trials(self, private: bool) -> ReleaseTrials:

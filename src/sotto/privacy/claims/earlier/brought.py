@@ -3,6 +3,8 @@
 from sotto.privacy.claims import experts, language, logs, rewards, streams
 from sotto.privacy.claims.claim import Claim
 
+_OTHER_LOGS = "the same people may be in another log, or in another import of this one"
+
 OF_SCHEMA_1: tuple[Claim, ...] = (
     Claim(
         "dppg.policies",
@@ -172,10 +174,18 @@ OF_SCHEMA_2: tuple[Claim, ...] = (
         "it is computed from public numbers; whoever computes the values answers for the rest",
     ),
     logs.CHOSEN.before(
+        2,
+        "Policies, estimator, model of returns, clip of the weights and bounds of returns were "
+        "chosen without this log, or from releases that were paid for. A policy or a model that "
+        "was learnt from this log elsewhere has a certificate whose cost adds to this one.",
+        untrue=_OTHER_LOGS,
+    ),
+    logs.CHOSEN.before(
         1,
         "Policies, estimator, clip of the weights and bounds of returns were chosen without this "
         "log, or from releases that were paid for. A policy that was learnt from this log "
         "elsewhere has a certificate whose cost adds to this one.",
+        untrue=_OTHER_LOGS,
     ),
     logs.OWN_OFFERS.before(
         1,

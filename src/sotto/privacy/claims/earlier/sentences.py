@@ -8,6 +8,9 @@ from sotto.privacy.claims import described, experts, ledgers, rewards, selection
 from sotto.privacy.claims.claim import Claim
 from sotto.privacy.claims.earlier.answers import OF_ANSWERS
 
+_HANDED_OVER = "the code does not see from whose data rows were computed that are handed over"
+_OLDER_FILE = "an earlier state of its file lacks the answers that were given since"
+
 PRESENT: tuple[Claim, ...] = (
     streams.IN_GENERAL.before(
         1,
@@ -49,11 +52,31 @@ PRESENT: tuple[Claim, ...] = (
         "All streams in which the same people may take part are opened before the first of them is "
         "charged. A person who takes part in one of them pays for all of them.",
     ),
+    ledgers.SHARED_BUDGET.before(
+        1,
+        "What people pay here is also counted in a budget that several products share, by the "
+        "number of each person: nobody pays more than epsilon {epsilon} at delta {delta} in all of "
+        "them. The numbers of this certificate are about this run alone.",
+        "every charge is on disk in the shared budget before this ledger is charged, and is "
+        "refused if it would exceed that (docs/privacy.md, section 8)",
+        untrue="a person with two numbers, or charged in two copies of the budget, pays twice",
+    ),
+    ledgers.ENROLMENT.before(
+        4,
+        "An enrolment number always stands for the same person, and no person has two numbers. Who "
+        "takes part does not depend on people's data, except through releases. Nobody goes on with "
+        "a copy of this ledger, or with an earlier state of it: each copy counts its own releases "
+        "only.",
+        "the owner of the data assigns the numbers and keeps one ledger; the code refuses a ledger "
+        "older than the files made from it, and cannot notice a copy of all files",
+    ),
     ledgers.ENROLMENT.before(
         3,
         "An enrolment number always stands for the same person. Who takes part does not depend on "
         "people's data, except through releases. Nobody goes on with a copy of this ledger, or "
         "with an earlier state of it: each copy counts its own releases only.",
+        "the owner of the data assigns the numbers and keeps one ledger; the code refuses a ledger "
+        "older than the files made from it, and cannot notice a copy of all files",
     ),
     ledgers.ENROLMENT.before(
         2,
@@ -79,12 +102,20 @@ PRESENT: tuple[Claim, ...] = (
         "the ledger counts by person over all resumptions, and is charged before a release",
     ),
     streams.CONTRIBUTED.before(
+        2,
+        "A person's contribution depends only on that person's data, that person's random numbers "
+        "and earlier releases. The server computes only from releases and public values. Steps "
+        "named as not private are excepted.",
+        untrue=_HANDED_OVER,
+    ),
+    streams.CONTRIBUTED.before(
         1,
         "What a person contributes depends on their own data, their own random numbers and "
         "earlier releases only; so does what the server makes of a release (except in steps named "
         "as not private).",
         "both functions are traced and read; a Python number computed from data before is "
         "something that tracing cannot see",
+        untrue=_HANDED_OVER,
     ),
     streams.COMPILED.before(
         1,
@@ -209,10 +240,22 @@ PRESENT: tuple[Claim, ...] = (
         "paid for.",
     ),
     rewards.KEPT.before(
+        2,
+        "Everything computed from rewards leaves only through releases. Exact values, parameters "
+        "fitted to rewards, and the noise itself stay secret.",
+        "the owner of the rewards keeps them secret, and hands out only what was released",
+    ),
+    rewards.KEPT.before(
         1,
         "Nothing made of rewards leaves otherwise than through releases: no exact values, no "
         "parameters fitted to them, no noise.",
         "whoever holds the rewards keeps them, and hands out what was released",
+    ),
+    rewards.CHARGED.before(
+        3,
+        "No stream makes more releases than planned, and every release is charged before it "
+        "leaves.",
+        untrue="each copy of a ledger counts its own releases only",
     ),
     rewards.CHARGED.before(
         2,
@@ -220,9 +263,15 @@ PRESENT: tuple[Claim, ...] = (
         "the ledger counts, and is synced to disk before a release is made",
     ),
     rewards.ANSWERS.before(
+        2,
+        "A released function always gives the same answer at the same point.",
+        untrue=_OLDER_FILE,
+    ),
+    rewards.ANSWERS.before(
         1,
         "A released function answers the same point always the same.",
         "it keeps its answers; where it has a file they are on disk before they leave",
+        untrue=_OLDER_FILE,
     ),
     rewards.ROUNDED.before(
         2,

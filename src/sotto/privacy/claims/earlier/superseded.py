@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sotto.privacy.answers.distances import AnyTwoTeachers
 from sotto.privacy.claims import answers, experts, ledgers, rewards, selection, streams
-from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.claim import Claim, LedgerFacts
 from sotto.privacy.claims.conditions import (
     about_people,
     about_rewards,
@@ -23,30 +23,30 @@ from sotto.privacy.claims.earlier import sentences
 _SOURCE = "noise was AES-128 in counter mode already, keyed through numpy's SeedSequence"
 
 
-def _prefixes_only(facts: Facts) -> bool:
+def _prefixes_only(facts: LedgerFacts) -> bool:
     return bool(facts.streams) and all(one.prefixes is not None for one in facts.streams)
 
 
-def _has_sums(facts: Facts) -> bool:
+def _has_sums(facts: LedgerFacts) -> bool:
     return any(one.sum_rounding > 0 for one in facts.streams)
 
 
-def _summed(facts: Facts) -> bool:
+def _summed(facts: LedgerFacts) -> bool:
     """Whether the streams are about people or experts, and not prefixes alone."""
     return about_people(facts) and not _prefixes_only(facts)
 
 
-def _simulated(facts: Facts) -> bool:
+def _simulated(facts: LedgerFacts) -> bool:
     return any(one.population == "simulated" for one in facts.streams)
 
 
-def _simulated_shards(facts: Facts) -> bool:
+def _simulated_shards(facts: LedgerFacts) -> bool:
     return (
         facts.answers is not None and has_shards(facts) and facts.answers.population == "simulated"
     )
 
 
-def _by_rows(facts: Facts) -> bool:
+def _by_rows(facts: LedgerFacts) -> bool:
     """Whether the distance of rows counts what rounding does to them."""
     return facts.answers is not None and not isinstance(facts.answers.distance, AnyTwoTeachers)
 

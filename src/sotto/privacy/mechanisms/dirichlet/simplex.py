@@ -51,13 +51,23 @@ def to_grid(policies: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray
     return np.asarray(counts / GRID)
 
 
-def project(points: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
-    """Returns the nearest point of the simplex to each row (Duchi et al. 2008)."""
-    descending = -np.sort(-points, axis=1)
-    excess = np.cumsum(descending, axis=1) - 1.0
-    ranks = np.arange(1, points.shape[1] + 1)
-    support = np.count_nonzero(descending * ranks > excess, axis=1)[:, None]
-    threshold = np.take_along_axis(excess, support - 1, axis=1) / support
+def project(
+    points: Float64[np.ndarray, "*rows actions"], total: float | np.ndarray = 1.0
+) -> Float64[np.ndarray, "*rows actions"]:
+    """Returns the nearest row without negative numbers and with this sum to each row.
+
+    Source: Duchi et al. 2008, "Efficient Projections onto the l1-Ball", figure 1.
+
+    Args:
+        points: the rows.
+        total: sum of every row, or [..., 1] of each; not negative. With 1, rows are of the simplex.
+    """
+    descending = -np.sort(-points, axis=-1)
+    excess = np.cumsum(descending, axis=-1) - total
+    ranks = np.arange(1, points.shape[-1] + 1)
+    positive = np.count_nonzero(descending * ranks > excess, axis=-1, keepdims=True)
+    support = np.maximum(positive, 1)  # none is positive where the total is 0
+    threshold = np.take_along_axis(excess, support - 1, axis=-1) / support
     return np.asarray(np.maximum(points - threshold, 0.0))
 
 

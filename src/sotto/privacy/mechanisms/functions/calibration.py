@@ -15,21 +15,9 @@ from dataclasses import dataclass
 
 from sotto.privacy.accounting.composition import Gaussian, calibrate_noise_multiplier
 from sotto.privacy.accounting.gaussian import checked_delta, checked_epsilon
-from sotto.privacy.mechanisms.functions.rkhs import (
-    Sensitivity,
-    hat_basis_sensitivity,
-    vector_sensitivity,
-)
 from sotto.privacy.statements import Gap
 
-# --- exact calibrations --------------------------------------------------------------------------
-
-
-def noise_for(sensitivity: Sensitivity, epsilon: float, delta: float, releases: int = 1) -> float:
-    """Returns the standard deviation of each release's noise, for (epsilon, delta) over all."""
-    if releases < 1:
-        raise ValueError(f"there must be at least one release, got {releases}")
-    return multiplier_for(epsilon, delta) * sensitivity.value * math.sqrt(releases)
+# --- exact noise ---------------------------------------------------------------------------------
 
 
 def multiplier_for(epsilon: float, delta: float) -> float:
@@ -49,81 +37,6 @@ def averager_factor(discount: float, iterations: int) -> float:
             f"discount must be in [0, 1] and iterations at least 1, got {discount}, {iterations}"
         )
     return math.fsum(discount**k for k in range(iterations))
-
-
-@dataclass(frozen=True)
-class FunctionNoise:
-    """Noise for values at nodes, as a vector and as Gaussian-process paths.
-
-    Attributes:
-        vector: Euclidean sensitivity.
-        process: sensitivity in the norm of the best kernel for a hat basis.
-        sigma: standard deviation of the noise of each value of the vector, in each release.
-        sigma_process: standard deviation of the paths' noise, in each release.
-        releases: number of releases that share epsilon.
-    """
-
-    vector: Sensitivity
-    process: Sensitivity
-    sigma: float
-    sigma_process: float
-    releases: int
-
-
-def reward_release(
-    nodes: int, actions: int, radius: float, epsilon: float, delta: float
-) -> FunctionNoise:
-    """Returns the noise of mode C: node averages of the reward are released once."""
-    return _noise(nodes, actions, radius, 1, epsilon, delta)
-
-
-def output_release(
-    nodes: int,
-    actions: int,
-    radius: float,
-    discount: float,
-    iterations: int,
-    epsilon: float,
-    delta: float,
-) -> FunctionNoise:
-    """Returns the noise of mode A: the values after K iterations are released once."""
-    moved = radius * averager_factor(discount, iterations)
-    return _noise(nodes, actions, moved, 1, epsilon, delta)
-
-
-def per_iteration(
-    nodes: int, actions: int, radius: float, iterations: int, epsilon: float, delta: float
-) -> FunctionNoise:
-    """Returns the noise of mode B: every iterate is released and the next is made from it.
-
-    An iterate is the averaged reward plus a function of the last release, so it moves by the radius
-    without a discount. Noise grows with sqrt(iterations).
-    """
-    return _noise(nodes, actions, radius, iterations, epsilon, delta)
-
-
-def transition_release(
-    least_visits: float, reward_range: float, epsilon: float, delta: float
-) -> float:
-    """Returns the noise of node averages over `least_visits` visits or more, for one reward."""
-    if not least_visits > 0:
-        raise ValueError(f"least_visits must be positive, got {least_visits}")
-    moved = Sensitivity(reward_range / least_visits, None, "one reward of a node's average moves")
-    return noise_for(moved, epsilon, delta)
-
-
-def _noise(
-    nodes: int, actions: int, moved: float, releases: int, epsilon: float, delta: float
-) -> FunctionNoise:
-    vector = vector_sensitivity(nodes, actions, moved)
-    process = hat_basis_sensitivity(nodes, actions, moved)
-    return FunctionNoise(
-        vector=vector,
-        process=process,
-        sigma=noise_for(vector, epsilon, delta, releases),
-        sigma_process=noise_for(process, epsilon, delta, releases),
-        releases=releases,
-    )
 
 
 # --- limits of every learner ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 from sotto.extras import EXTRAS
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
 from sotto.rl.envs.gymnasium.specs import spec_of
-from sotto.rl.envs.gymnasium.unseen import Facts, facts, meets_nobody, unseen_facts
+from sotto.rl.envs.gymnasium.unseen import EnvironmentFacts, facts, meets_nobody, unseen_facts
 from sotto.rl.envs.registry import is_native
 
 # One over the standard deviation under uniformly random actions: ten resets, 500 steps each.
@@ -68,7 +68,7 @@ def evaluation_notes(env_id: str) -> tuple[str, ...]:
     )
 
 
-def facts_of(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
+def facts_of(env_id: str, options: dict[str, Any], unseen: bool) -> EnvironmentFacts:
     """Returns the environment's public facts, with one-sentence errors."""
     if unseen:
         found = unseen_facts(env_id, options)
@@ -90,7 +90,7 @@ def facts_of(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
 
 
 def described_by(
-    env_id: str, found: Facts, options: dict[str, Any], action_repeat: int
+    env_id: str, found: EnvironmentFacts, options: dict[str, Any], action_repeat: int
 ) -> Described:
     """Returns what algorithms need of the facts.
 

@@ -54,11 +54,11 @@ class UnseenError(ValueError):
         )
 
 
-class Facts(NamedTuple):
+class EnvironmentFacts(NamedTuple):
     """An environment's public facts."""
 
     observed: gym.Space[Any] | None
-    """Observation space; None for a space that is neither Box nor Discrete, if `_plain` made it."""
+    """Observation space; None for a space that is neither Box nor Discrete, if `_bare` made it."""
     action: gym.Space[Any] | None
     time_limit: int | None
     normalisers: tuple[str, ...]
@@ -73,7 +73,7 @@ class Facts(NamedTuple):
     meets the person of that enrolment number."""
 
 
-def facts(environment: Any, options: dict[str, Any]) -> Facts:
+def facts(environment: Any, options: dict[str, Any]) -> EnvironmentFacts:
     """Makes the environment in this process and returns its public facts.
 
     Args:
@@ -90,7 +90,7 @@ def facts(environment: Any, options: dict[str, Any]) -> Facts:
         for layer in layers
         if isinstance(layer, NormalizeObservation | NormalizeReward)
     ]
-    return Facts(
+    return EnvironmentFacts(
         env.observation_space,
         env.action_space,
         None if spec is None else spec.max_episode_steps,
@@ -118,7 +118,7 @@ def _package(one: Any) -> str:
     return str(module or type(one).__module__).partition(".")[0]
 
 
-def unseen_facts(env_id: str, options: dict[str, Any]) -> Facts:
+def unseen_facts(env_id: str, options: dict[str, Any]) -> EnvironmentFacts:
     """Makes the environment in another process, which returns nothing but its public facts.
 
     Raises:
@@ -146,7 +146,7 @@ def pickled(env_id: str, plan: Any) -> bytes:
 
 
 @functools.lru_cache(16)  # public facts do not change
-def _asked(env_id: str, plan: bytes) -> Facts:
+def _asked(env_id: str, plan: bytes) -> EnvironmentFacts:
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as answer:
         words = (str(theirs), base64.b64encode(plan).decode())
@@ -164,7 +164,7 @@ def _asked(env_id: str, plan: bytes) -> Facts:
         process.wait()
     if not said:
         raise UnseenError(env_id)
-    found: Facts = pickle.loads(said)
+    found: EnvironmentFacts = pickle.loads(said)
     return found
 
 
@@ -173,14 +173,14 @@ def serve(words: Sequence[str]) -> None:
     try:
         _, environment, options = pickle.loads(base64.b64decode(words[2]))
         found = facts(environment, options)
-        plain = found._replace(observed=_plain(found.observed), action=_plain(found.action))
+        plain = found._replace(observed=_bare(found.observed), action=_bare(found.action))
         with os.fdopen(int(words[1]), "wb") as answer:
             answer.write(pickle.dumps(plain))
     finally:
         os._exit(0)  # also after an exception, and without the messages of a regular exit
 
 
-def _plain(space: gym.Space[Any] | None) -> gym.Space[Any] | None:
+def _bare(space: gym.Space[Any] | None) -> gym.Space[Any] | None:
     """Returns a Box or Discrete space as a new object of Gymnasium's class, without attributes."""
     if isinstance(space, gym.spaces.Box):
         return gym.spaces.Box(space.low, space.high, dtype=space.dtype.type)

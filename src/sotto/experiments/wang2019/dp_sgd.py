@@ -17,20 +17,25 @@ Guarantee:
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray
 
-from sotto.algorithms.baselines.q_learning import QNetwork, Transitions, temporal_difference_loss
+from sotto.algorithms.baselines.q_learning import (
+    Learner,
+    QNetwork,
+    Transitions,
+    start_learner,
+    stepped,
+    temporal_difference_loss,
+)
 from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.release import PUBLIC, Logged
 from sotto.algorithms.settings import Count, Positive, Settings
-from sotto.keys import new_key
 from sotto.privacy.accounting.composition import SampledGaussian
 from sotto.privacy.certificates.joint import zero_out_budget
 from sotto.privacy.claims import rewards as claims
@@ -39,6 +44,7 @@ from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Part, Poisson
 from sotto.privacy.units import Adjacency, Unit
+from sotto.trees import at, single
 
 UNIT = Unit(kind="transition", adjacency=Adjacency.ZERO_OUT)
 """Unit of the ledger. `zero_out_budget` translates its guarantee to a reward that is replaced."""
@@ -83,16 +89,6 @@ class DPSGDConfig(Settings):
         return self.batch / self.task.samples
 
 
-class DPSGDState(NamedTuple):
-    """The state between two gradient steps, which is a function of releases."""
-
-    values: PyTree[Array]
-    """Parameters of the network."""
-    target: PyTree[Array]
-    optimizer_state: optax.OptState
-    steps: Int[Array, ""]
-
-
 def noise_multiplier(config: DPSGDConfig, size: int) -> float:
     """Returns the least multiplier of a step's noise for the task's epsilon and delta.
 
@@ -112,28 +108,12 @@ def noise_multiplier(config: DPSGDConfig, size: int) -> float:
     )
 
 
-def network(config: DPSGDConfig, key: PRNGKeyArray) -> QNetwork:
-    """Returns a fresh network of action values, scaled so that the largest one is of order one."""
+def initial_state(config: DPSGDConfig, key: PRNGKeyArray) -> Learner:
+    """Returns the learner before any step, with a fresh network of values of order one."""
     task = config.task
     largest = max(abs(bound) for bound in task.rewards) / (1 - task.discount)
-    return QNetwork(task.environment, task.hidden, key, largest)
-
-
-def initial_state(config: DPSGDConfig, key: PRNGKeyArray) -> DPSGDState:
-    """Returns the state before any step, with the parameters of `network(config, key)`."""
-    parameters = eqx.filter(network(config, key), eqx.is_array)
-    return DPSGDState(
-        values=parameters,
-        target=parameters,
-        optimizer_state=_optimizer(config).init(parameters),
-        steps=jnp.zeros((), jnp.int32),
-    )
-
-
-def action_values(config: DPSGDConfig, parameters: PyTree[Array]) -> QNetwork:
-    """Returns the network with these parameters."""
-    values: QNetwork = eqx.combine(parameters, _static(config))
-    return values
+    values = QNetwork(task.environment, task.hidden, key, largest)
+    return start_learner(_optimizer(config), values)
 
 
 def gradient_release(config: DPSGDConfig, size: int) -> Release:
@@ -148,31 +128,19 @@ def gradient_release(config: DPSGDConfig, size: int) -> Release:
     task, env = config.task, config.task.environment
     settings = task.learner_settings
     low, high = task.rewards
-    optimizer, static = _optimizer(config), _static(config)
+    optimizer = _optimizer(config)
 
     def local(state: Any, unit: Any, key: PRNGKeyArray) -> tuple[dict[str, Any], tuple[()]]:
         del key
         before, action, observation, following, terminated = unit
         _, reward, _ = env.step(before, action, env.default_params)
         reward = jnp.clip(reward, low, high)
-        batch = jax.tree.map(
-            lambda x: x[None], Transitions(observation, action, reward, following, terminated)
-        )
-        target: QNetwork = eqx.combine(state.target, static)
-
-        def loss(parameters: PyTree[Array]) -> Array:
-            values: QNetwork = eqx.combine(parameters, static)
-            return temporal_difference_loss(values, target, settings, batch)
-
-        return {"gradient": jax.grad(loss)(state.values)}, ()
+        batch = single(Transitions(observation, action, reward, following, terminated))
+        gradient = jax.grad(temporal_difference_loss)
+        return {"gradient": gradient(state.values, state.target, settings, batch)}, ()
 
     def server(state: Any, released: Any) -> tuple[Any, tuple[()]]:
-        updates, optimizer_state = optimizer.update(released["gradient"], state.optimizer_state)
-        values = optax.apply_updates(state.values, updates)
-        made = state.steps + 1
-        copied = made % config.target_period == 0
-        target = jax.tree.map(lambda new, old: jnp.where(copied, new, old), values, state.target)
-        return DPSGDState(values, target, optimizer_state, made), ()
+        return stepped(optimizer, config.target_period, state, released["gradient"]), ()
 
     multiplier = noise_multiplier(config, size)
     return Release(
@@ -193,7 +161,7 @@ def gradient_release(config: DPSGDConfig, size: int) -> Release:
 
 
 def open_gradients(
-    config: DPSGDConfig, ledgers: list[Ledger], states: DPSGDState, logged: Logged, chunk: int
+    config: DPSGDConfig, ledgers: list[Ledger], states: Learner, logged: Logged, chunk: int
 ) -> Stream:
     """Opens the stream of gradients, with one run for each ledger.
 
@@ -205,7 +173,7 @@ def open_gradients(
         chunk: gradient steps of one call of `run`.
     """
     size = sum(leaf.size for leaf in jax.tree.leaves(states.values)) // len(ledgers)
-    one = jax.tree.map(lambda x: x[0], unit_data(logged))
+    one = at(unit_data(logged), 0)
     return gradient_release(config, size).open(ledgers, states, one, chunk=chunk)
 
 
@@ -218,13 +186,6 @@ def unit_data(logged: Logged) -> tuple[Any, ...]:
         logged.next_observations,
         logged.terminated,
     )
-
-
-def _static(config: DPSGDConfig) -> QNetwork:
-    """Returns the network with None in place of its parameters."""
-    shapes = eqx.filter_eval_shape(network, config, new_key(0))
-    static: QNetwork = eqx.filter(shapes, lambda x: not isinstance(x, jax.ShapeDtypeStruct))
-    return static
 
 
 def _optimizer(config: DPSGDConfig) -> optax.GradientTransformation:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from logged_rewards import logged
 
-from sotto.algorithms.functional_q import dp_sgd
 from sotto.algorithms.functional_q.config import FunctionalQConfig
-from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
+from sotto.experiments.wang2019 import dp_sgd
+from sotto.experiments.wang2019.dp_sgd import DPSGDConfig
 from sotto.privacy.accounting.composition import SampledGaussian, compose
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import HorizonExceeded
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.trees import at
 
 LINE = FunctionalQConfig(target_epsilon=0.9, delta=1e-4, samples=200, num_envs=4, hidden=(8,))
 CONFIG = DPSGDConfig(LINE, steps=12, batch=20, target_period=4)
@@ -57,7 +58,7 @@ def test_gradients_are_released_and_certified(tmp_path):
     assert states.steps.tolist() == [12, 12]
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), before, states.values)
     assert min(jax.tree.leaves(moved)) > 0
-    values = dp_sgd.action_values(CONFIG, jax.tree.map(lambda x: x[0], states.values))
+    values = at(states.values, 0)
     assert values(np.array([0.3], np.float32)).shape == (2,)
     for ledger in ledgers:
         certificate = derive(ledger)

@@ -38,6 +38,7 @@ from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Part
+from sotto.trees import at
 
 
 def weighted_sums(config: FunctionalQConfig, name: str, size: int, rounds_left: int) -> Release:
@@ -103,7 +104,7 @@ def open_sums(release: Release, ledgers: list[Ledger], logged: Logged, size: int
         logged: a round's steps of each run, [runs, slots, ...]. Only shapes are read.
         size: number of sums.
     """
-    one = jax.tree.map(lambda x: x[0], (logged.states, logged.actions))
+    one = at((logged.states, logged.actions), 0)
     weights = jnp.zeros((release.slots, size), jnp.float32)
     nothing = jnp.zeros((len(ledgers), size), jnp.float32)
     return release.open(ledgers, nothing, (*one, weights), chunk=1)
