@@ -9,6 +9,7 @@ from kinds_of_statements import KINDS, SCHEMA_1, facts_of, stream
 
 from sotto.privacy.claims import (
     BROUGHT,
+    DEFINED,
     EARLIER,
     PRESENT,
     LedgerFacts,
@@ -454,6 +455,10 @@ def test_what_answers_protect_is_said_once_for_all_of_them() -> None:
 def test_every_sentence_is_said_somewhere() -> None:
     told = {name.split("@")[0] for names in EXPECTED.values() for name in names.split()}
     assert {one.identifier for one in (*PRESENT, *BROUGHT)} <= told
+
+
+def test_every_sentence_is_brought_or_has_a_place_in_the_order() -> None:
+    assert set(DEFINED) == {*PRESENT, *BROUGHT}
 
 
 @pytest.mark.parametrize("kind", SCHEMA_1["words"])

@@ -133,14 +133,11 @@ PRESENT: tuple[Claim, ...] = (
 )
 """The sentences that hold by their own condition, in the order in which they are read."""
 
-BROUGHT: tuple[Claim, ...] = (
-    *streams.BROUGHT,
-    *rewards.BROUGHT,
-    *experts.BROUGHT,
-    *language.BROUGHT,
-    *people.BROUGHT,
-    *logs.BROUGHT,
-)
+_MODULES = (streams, rewards, experts, language, people, logs, ledgers, answers, shares, selection)
+DEFINED = [one for of in _MODULES for one in vars(of).values() if isinstance(one, Claim)]
+"""The sentences of today, those of `PRESENT` among them."""
+
+BROUGHT = [one for one in DEFINED if one.holds is None]
 """The sentences that statements of streams bring, in words."""
 
 EARLIER: tuple[Claim, ...] = (*sentences.PRESENT, *brought.OF_SCHEMA_2)
@@ -372,8 +369,7 @@ def _held(claims: Sequence[Claim], facts: LedgerFacts) -> list[tuple[Claim, dict
 
 
 def _present(identifier: str) -> Claim:
-    present = (*PRESENT, *BROUGHT, *described.SENTENCES)
-    return next(one for one in present if one.identifier == identifier)
+    return next(one for one in DEFINED if one.identifier == identifier)
 
 
 def _correction(claim: Claim, words: str) -> str:

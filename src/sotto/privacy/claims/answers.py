@@ -272,15 +272,6 @@ LEVELS = Claim(
     version=3,
     holds=of_answers,
 )
-# answers/account.py
-STOPPING = Claim(
-    "answers.stopping",
-    "user",
-    "How many of each student's queries were answered so far does not depend on the answers; where "
-    "students decide that as they go, the planned epsilon is what holds.",
-    "plan the number of queries, or read the planned epsilon",
-    holds=of_answers,
-)
 # mechanisms/dirichlet/simplex.py
 ROUNDED = Claim(
     "answers.rounded",

@@ -147,18 +147,3 @@ OWN_LOGS = Claim(
     "the logs",
     version=2,
 )
-
-BROUGHT = (
-    PREFIXES,
-    EXPERTS_POLICY,
-    CLONES_LOG,
-    RELEASED_VOTES,
-    HOW_MANY,
-    MOST_EXPERTS,
-    OWN_EXPERTS,
-    OWN_CLONES,
-    PUBLIC_WORLD,
-    LOGGED,
-    SLOTS,
-    OWN_LOGS,
-)

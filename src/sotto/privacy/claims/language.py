@@ -37,5 +37,3 @@ OWN_COMPLETIONS = Claim(
     "key; whoever makes a file of ratings knows how its completions were made and whose they are",
     version=2,
 )
-
-BROUGHT = (TUNED, PATTERNS, WHILE_ASKED, PUBLIC_MODEL, OWN_COMPLETIONS)

@@ -127,25 +127,6 @@ SETTINGS = Claim(
     "is not in this certificate",
 )
 
-BROUGHT = (
-    VALUES,
-    LEARNED_POLICY,
-    PUBLISHED,
-    IDS,
-    COLUMNS,
-    CHOSEN,
-    CELLS,
-    SOURCE,
-    LICENCE,
-    LEARNED_MODEL,
-    LEARNED_IN_STEPS,
-    PATTERNS,
-    ONE_PERSON,
-    JOINT,
-    OWN_OFFERS,
-    SETTINGS,
-)
-
 
 class Declared(Protocol):
     """Facts about the origin of an imported log, as its declaration and settings of runs have."""

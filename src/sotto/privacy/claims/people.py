@@ -44,5 +44,3 @@ ONE_TOKEN = Claim(
     "the operator hands out the tokens, and neither serves copies of the database nor puts an "
     "earlier state of it back, which forgets who gave and who withdrew",
 )
-
-BROUGHT = (JOINT, SEES_TRAJECTORIES, SEES_UPDATES, PARTICIPATION, OWN_WORLD, ONE_TOKEN)

@@ -200,17 +200,3 @@ CANDIDATES = Claim(
     "The candidates and their weights do not depend on rewards.",
     "they are planned for random reward functions, from the visited states and the public seed",
 )
-
-BROUGHT = (
-    ONE_REWARD,
-    LOGGED_FUNCTION,
-    WHOLE_FUNCTION,
-    ZEROED,
-    VISITS,
-    CURVE,
-    REWARD_FREE,
-    ONE_FUNCTION,
-    SENSITIVITY,
-    NOISY_MAXIMUM,
-    CANDIDATES,
-)

@@ -234,14 +234,6 @@ SAMPLED = Claim(
 
 # --- what a stream's statement brings ------------------------------------------------------------
 
-POOL = Claim(
-    "releases.pool",
-    "user",
-    "The data that a pool returns for one person depend only on that person's data and random "
-    "numbers. The pool does not reveal whom it was asked for.",
-    "the author of the pool makes sure that it reads one person's rows for one person",
-    version=2,
-)
 # algorithms/dppg/release.py
 POLICIES = Claim(
     "dppg.policies",
@@ -357,21 +349,11 @@ IN_COMMON = Claim(
     version=2,
 )
 
-BROUGHT = (
-    POLICIES,
-    PARTS,
-    PATTERNS,
-    OWN_TRAJECTORY,
-    FIRST_POLICY,
-    SAMPLED_PLACES,
-    NO_MEMORY,
-    UNSEEN,
-    OWN_OUTPUT,
-    NEW_PEOPLE,
-    MEETS_PERSON,
-    COUNTERS,
-    LOCAL_COUNTERS,
-    OWN_ACTIONS,
-    IN_COMMON,
-    POOL,
+POOL = Claim(
+    "releases.pool",
+    "user",
+    "The data that a pool returns for one person depend only on that person's data and random "
+    "numbers. The pool does not reveal whom it was asked for.",
+    "the author of the pool makes sure that it reads one person's rows for one person",
+    version=2,
 )

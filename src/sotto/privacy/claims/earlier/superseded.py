@@ -235,7 +235,14 @@ _IN_ORDER: tuple[Claim, ...] = (
     answers.NOTHING_ELSE,
     answers.CHARGED,
     answers.LEVELS,
-    answers.STOPPING,
+    Claim(
+        "answers.stopping",
+        "user",
+        "How many of each student's queries were answered so far does not depend on the answers; "
+        "where students decide that as they go, the planned epsilon is what holds.",
+        "plan the number of queries, or read the planned epsilon",
+        holds=of_answers,
+    ),
     Claim(
         "answers.rounded",
         "code",
