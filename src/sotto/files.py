@@ -12,13 +12,15 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, Self, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from sotto.errors import RunError, first_problem
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_KEY_BYTES = 32
 
 
 def forget_times(directory: Path) -> None:
@@ -234,7 +236,51 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def make_secret(path: Path, size: int) -> None:
+class SecretKey:
+    """A secret key of 32 random bytes in a file. Use `create` or `open`.
+
+    Attributes:
+        kind: name of the key in errors.
+        lost: error of `create` and `open`.
+        advice: end of its message.
+    """
+
+    kind: ClassVar[str] = "key"
+    lost: ClassVar[type[ValueError]]
+    advice: ClassVar[str] = ""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Returns the key in a file, after durably writing a new random key if there is no file.
+
+        Several processes that call it at once all get the same key.
+
+        Raises:
+            ValueError: as `open`.
+        """
+        _make_secret(path)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Returns the key in a file.
+
+        Raises:
+            ValueError: the file is missing or does not contain a key; the error is `lost`.
+        """
+        try:
+            secret = path.read_bytes()
+        except FileNotFoundError as error:
+            raise cls.lost(f"the {cls.kind} {path} is missing{cls.advice}") from error
+        if len(secret) != _KEY_BYTES:
+            raise cls.lost(f"{path} does not contain a {cls.kind}{cls.advice}")
+        return cls(secret)
+
+
+def _make_secret(path: Path) -> None:
     """Writes a new file of random bytes durably, for its owner alone, unless there is a file.
 
     Several processes that call it at once make one file, which appears whole or not at all.
@@ -245,7 +291,7 @@ def make_secret(path: Path, size: int) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(size))
+            file.write(secrets.token_bytes(_KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):  # another process was first

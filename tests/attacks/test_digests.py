@@ -172,7 +172,7 @@ def test_the_key_is_random_private_and_not_half_written(tmp_path):
     DigestKey.create(paths[0])
     assert paths[0].read_bytes() == before
     paths[0].write_bytes(before[:5])
-    with pytest.raises(DigestKeyLost, match="is no key"):
+    with pytest.raises(DigestKeyLost, match="does not contain a key"):
         DigestKey.create(paths[0])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 

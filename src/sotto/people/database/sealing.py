@@ -16,12 +16,11 @@ import hmac
 import json
 import os
 import secrets
-from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sotto.files import make_secret
+from sotto.files import SecretKey
 from sotto.people.errors import MasterKeyLost, StoreUnavailable
 
 _KEY_BYTES = 32
@@ -71,44 +70,19 @@ class ReleaseKey:
         return _mac(_mac(self._secret, b"sotto places"), place)
 
 
-class MasterKey:
-    """The secret key of a campaign. Use `MasterKey.create` or `.open`.
+class MasterKey(SecretKey):
+    """The secret key of a campaign. Use `MasterKey.create` or `.open`, which raise `MasterKeyLost`.
 
     Args:
         secret: 32 random bytes.
     """
 
+    kind, lost = "campaign's key", MasterKeyLost
+    advice = "; restore it from a backup, or from another machine that serves this campaign"
+
     def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+        super().__init__(secret)
         self._cipher = AESGCM(_mac(secret, b"sotto release keys"))
-
-    @classmethod
-    def create(cls, path: Path) -> "MasterKey":
-        """Returns the key in a file, after durably writing a new random key if there is no file.
-
-        Several processes that call it at once all get the same key.
-
-        Raises:
-            MasterKeyLost: the file does not contain a key.
-        """
-        make_secret(path, _KEY_BYTES)
-        return cls.open(path)
-
-    @classmethod
-    def open(cls, path: Path) -> "MasterKey":
-        """Returns the key in a file.
-
-        Raises:
-            MasterKeyLost: the file is missing or does not contain a key.
-        """
-        advice = "restore it from a backup, or from another machine that serves this campaign"
-        try:
-            secret = path.read_bytes()
-        except FileNotFoundError as error:
-            raise MasterKeyLost(f"the campaign's key {path} is missing; {advice}") from error
-        if len(secret) != _KEY_BYTES:
-            raise MasterKeyLost(f"{path} does not contain a campaign's key; {advice}")
-        return cls(secret)
 
     def name(self, campaign_id: str) -> str:
         """Returns the public name of the key in this campaign, which reveals nothing about it."""

@@ -14,11 +14,9 @@ Guarantee:
 import hashlib
 import hmac
 from dataclasses import dataclass
-from pathlib import Path
 
-from sotto.files import make_secret
+from sotto.files import SecretKey
 
-_KEY_BYTES = 32
 KEYED = "hmac-sha256"
 """Prefix of digests that tell nothing without their key."""
 
@@ -58,39 +56,14 @@ def _is_keyed(stored: str) -> bool:
     return stored.startswith(f"{KEYED}:")
 
 
-class DigestKey:
-    """A secret key. Use `DigestKey.create` or `.open`."""
+class DigestKey(SecretKey):
+    """A secret key of digests. Use `DigestKey.create` or `.open`, which raise `DigestKeyLost`."""
+
+    lost = DigestKeyLost
 
     def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+        super().__init__(secret)
         self._name = _mac(secret, b"sotto key name")[:16]
-
-    @classmethod
-    def create(cls, path: Path) -> "DigestKey":
-        """Returns the key in a file, after durably writing a new random key if there is no file.
-
-        Several processes that call it at once all get the same key.
-
-        Raises:
-            DigestKeyLost: the file does not contain a key.
-        """
-        make_secret(path, _KEY_BYTES)
-        return cls.open(path)
-
-    @classmethod
-    def open(cls, path: Path) -> "DigestKey":
-        """Returns the key in a file.
-
-        Raises:
-            DigestKeyLost: the file is missing or does not contain a key.
-        """
-        try:
-            secret = path.read_bytes()
-        except FileNotFoundError as error:
-            raise DigestKeyLost(f"the key {path} is gone") from error
-        if len(secret) != _KEY_BYTES:
-            raise DigestKeyLost(f"{path} is no key of this version of sotto")
-        return cls(secret)
 
     def digest(self, run_id: str, request: bytes) -> RequestDigest:
         """Returns the digest of a request.
