@@ -22,6 +22,7 @@ from sotto.algorithms.baselines.q_learning import EpsilonGreedy, greedy_runs
 from sotto.algorithms.functional_q import training
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import Grid, GridValues
+from sotto.algorithms.functional_q.states import action_values
 from sotto.rl.envs.line import Line
 from sotto.rl.evaluation import returns_in_jax
 
@@ -77,7 +78,7 @@ def trained(task: Task, seeds: range) -> EpsilonGreedy:
     with tempfile.TemporaryDirectory() as folder:
         ledgers = [training.create_ledger(task, Path(folder) / f"{seed}") for seed in seeds]
         *_, last = training.train(task, list(seeds), ledgers)
-    return greedy_runs(training.action_values(last.states))
+    return greedy_runs(action_values(last.states))
 
 
 def returns(shape: str, policies: EpsilonGreedy, episodes: int = 64) -> np.ndarray:

@@ -397,8 +397,8 @@ def test_gymnasium_plays_what_is_not_written_in_jax(tmp_path: Path) -> None:
     config = filled(settings(dataset=None, rollout_cap=5, evaluation_cap=5), sources.facts)
     assert config.states == "students"
     states = trained(config, [new_ledger(tmp_path, config)], sources, [tmp_path])
-    policy = expert_offline.policies(states)["ema"]
-    returns = expert_offline.evaluate(config, policy, jax.random.key(1), 3, True)
+    policy = expert_offline_states.policies(states)["ema"]
+    returns = expert_offline_states.evaluate(config, policy, jax.random.key(1), 3, True)
     assert returns.shape == (1, 3)
     assert np.isfinite(returns).all()
     assert len(np.unique(returns)) == 3  # every episode has a different start
@@ -422,7 +422,7 @@ def test_less_noise_than_calibrated_is_refused(
         settings(method=method, prefix_rule="consensus", releases=2),
         sources.facts,
     )
-    votes, gradients = expert_offline.vote_multiplier, expert_offline.gradient_multiplier
+    votes, gradients = expert_offline_votes.vote_multiplier, expert_offline.gradient_multiplier
     monkeypatch.setattr(expert_offline_votes, "vote_multiplier", lambda c: 0.98 * votes(c))
     monkeypatch.setattr(expert_offline, "gradient_multiplier", lambda c: 0.98 * gradients(c))
     with pytest.raises(BudgetExceeded, match="over the budget"):

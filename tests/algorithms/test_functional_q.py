@@ -19,7 +19,7 @@ from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.functions import Averager, planned_epsilon
 from sotto.algorithms.functional_q.nodes import averages
 from sotto.algorithms.functional_q.release import Dynamics
-from sotto.algorithms.functional_q.states import RewardState, initial_states
+from sotto.algorithms.functional_q.states import RewardState, action_values, initial_states
 from sotto.cli import main
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded
@@ -62,7 +62,7 @@ def trained(config: FunctionalQConfig, tmp_path, runs: int = 1):
 
 def returns(config: FunctionalQConfig, states, episodes: int = 200) -> np.ndarray:
     env = make(config.env_id)
-    values = functional_q_training.action_values(states)
+    values = action_values(states)
     score = jax.jit(
         jax.vmap(
             lambda one: evaluate(

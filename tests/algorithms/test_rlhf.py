@@ -249,7 +249,8 @@ def train(where: Path, settings: RLHFConfig = STEPS) -> Iterator[Progress]:
     """Trains with simulated people in a new ledger."""
     ledger = RLHF().create_ledger(settings, where / "ledger.sqlite", "run")
     states = jax.tree.map(lambda x: x[None], training.initial_state(settings, simulated()))
-    return training.train(settings, simulated(), [ledger], states, 0, [where / "released"])
+    people, folder = simulated(), where / "released"
+    return training.RLHFTraining(settings, people, ledger, states, 0, folder).run()
 
 
 def vector(adapter: Any) -> np.ndarray:
@@ -358,7 +359,7 @@ def test_a_release_beyond_the_budget_is_refused(tmp_path: Path) -> None:
     settings = config()  # with noise multiplier 4, which costs 0.97
     states = jax.tree.map(lambda x: x[None], training.initial_state(settings, simulated()))
     with pytest.raises(BudgetExceeded):
-        next(training.train(settings, simulated(), [ledger], states, 0, [tmp_path]))
+        next(training.RLHFTraining(settings, simulated(), ledger, states, 0, tmp_path).run())
     assert not ledger.streams
 
 

@@ -81,14 +81,15 @@ def test_its_certificate_is_a_claim_and_names_the_critic(tmp_path: Path) -> None
     first = jax.tree.map(
         lambda x: np.asarray(x)[None], training.initial_state(SETTINGS, simulated())
     )
-    *_, last = training.train(SETTINGS, simulated(), [ledger], first, 0, [tmp_path])
+    *_, last = training.RLHFTraining(SETTINGS, simulated(), ledger, first, 0, tmp_path).run()
     assert np.abs(last.states.critic - first.critic).max() > 0
     found = derive(ledger)
     assert found.status == "paper-claim"
     assert critic.GAP.why in found.model_dump_json()
     without = replace(SETTINGS, critic="none", noise_multiplier=4.0)
     private = algorithm.create_ledger(without, tmp_path / "private", "private")
-    list(training.train(without, simulated(), [private], first._replace(critic=()), 0, [tmp_path]))
+    first = first._replace(critic=())
+    list(training.RLHFTraining(without, simulated(), private, first, 0, tmp_path).run())
     assert derive(private).status == "proved"
 
 

@@ -40,7 +40,8 @@ def begin(settings: RLHFConfig, people: People) -> Any:
 def train(
     settings: RLHFConfig, people: People, ledger: Ledger, states: Any, done: int, where: Path
 ) -> Iterator[Progress]:
-    return training.train(settings, people, [ledger], states, done, [where / "released"])
+    folder = where / "released"
+    return training.RLHFTraining(settings, people, ledger, states, done, folder).run()
 
 
 def test_a_lost_release_of_real_people_is_not_made_again_under_new_numbers(tmp_path: Path) -> None:

@@ -111,11 +111,11 @@ def test_the_papers_settings_are_no_arm_without_noise(tmp_path) -> None:
 def test_later_releases_are_about_what_the_model_says_then(tiny, tmp_path, monkeypatch) -> None:
     met = []
 
-    def trained(config, people, ledgers, states, done, folders):
+    def trained(config, people, ledger, states, done, folder):
         met.append(people.log)
         raise InterruptedError
 
-    monkeypatch.setattr(language.training, "train", trained)
+    monkeypatch.setattr(language.training, "RLHFTraining", trained)
     (arm,) = language.arms([3], (), 1e-3, PEOPLE, ("paper",))
     for releases in (1, 3):
         settings = config(method="policy-gradient", releases=releases, adapter="lora")

@@ -18,7 +18,7 @@ from sotto.algorithms.expert_offline import training
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.sources import read_sources
-from sotto.algorithms.expert_offline.states import Sources
+from sotto.algorithms.expert_offline.states import Sources, evaluate, initial_states, policies
 from sotto.algorithms.log_facts import require_same
 from sotto.data import minari_files
 from sotto.data.imports.records import require_numbered
@@ -132,7 +132,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
 
     def initial_states(self, config: ExpertOfflineConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the public state of every run before the first release."""
-        return training.initial_states(config, seeds)
+        return initial_states(config, seeds)
 
     def train(
         self,
@@ -168,7 +168,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
         """Returns the last policy, and the moving average of all policies."""
-        return training.policies(states)
+        return policies(states)
 
     def evaluate(
         self,
@@ -179,7 +179,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         greedy: bool,
     ) -> Float[np.ndarray, "runs episodes"]:
         """Returns the returns of a policy in the public simulator."""
-        return training.evaluate(config, policy, key, episodes, greedy)
+        return evaluate(config, policy, key, episodes, greedy)
 
     def _sources(self, config: ExpertOfflineConfig) -> Sources:
         """Returns the experts and the log that the method reads; they are read from disk once."""
@@ -303,6 +303,6 @@ def _evaluation(
     key = jax.random.fold_in(new_key(20260), progress.updates)
     episodes = config.evaluation_episodes
     return {
-        name: training.evaluate(config, policy, key, episodes, True).mean(axis=1)
-        for name, policy in training.policies(progress.states).items()
+        name: evaluate(config, policy, key, episodes, True).mean(axis=1)
+        for name, policy in policies(progress.states).items()
     }

@@ -33,10 +33,8 @@ from sotto.algorithms.expert_offline.states import (
     StudentState,
     capacity,
     dp_sgd_config,
-    evaluate,
     first_policy,
     initial_states,
-    policies,
 )
 from sotto.algorithms.expert_offline.votes import KeptVotes, poll, vote_multiplier
 from sotto.algorithms.offline import learner as offline
@@ -51,18 +49,6 @@ from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.units import EXPERT
 from sotto.trees import at, stacked
-
-__all__ = [
-    "Sources",
-    "check",
-    "create_ledger",
-    "env_steps",
-    "evaluate",
-    "initial_states",
-    "policies",
-    "train",
-]
-
 
 # --- before training -----------------------------------------------------------------------------
 

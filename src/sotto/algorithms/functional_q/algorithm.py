@@ -11,6 +11,7 @@ from sotto.algorithms.baselines.q_learning import EpsilonGreedy, greedy_runs
 from sotto.algorithms.functional_q import training
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.functions import planned_epsilon
+from sotto.algorithms.functional_q.states import action_values, initial_states
 from sotto.privacy.ledger.ledger import Ledger
 
 
@@ -73,7 +74,7 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
 
     def initial_states(self, config: FunctionalQConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the public state of every run before the first release."""
-        return training.initial_states(config, seeds)
+        return initial_states(config, seeds)
 
     def train(
         self,
@@ -95,4 +96,4 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
 
     def policies(self, states: PyTree) -> dict[str, EpsilonGreedy]:
         """Returns the greedy policy of the last action values."""
-        return {"last": greedy_runs(training.action_values(states))}
+        return {"last": greedy_runs(action_values(states))}

@@ -39,8 +39,6 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.trees import at, stacked
 
-__all__ = ["action_values", "check", "create_ledger", "initial_states", "train"]
-
 _PAPER_CHUNKS = 25
 
 

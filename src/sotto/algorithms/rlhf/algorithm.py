@@ -163,7 +163,9 @@ class RLHF(Algorithm[RLHFConfig]):
     ) -> Iterator[Progress]:
         """Makes the remaining releases and updates."""
         del seeds
-        yield from training.train(config, self._people(config), ledgers, states, done, folders)
+        (ledger,), (folder,) = ledgers, folders
+        people = self._people(config)
+        yield from training.RLHFTraining(config, people, ledger, states, done, folder).run()
 
     def policies(self, states: RLHFState) -> dict[str, TunedModel]:
         """Returns the last change of the model, and the average of the last released ones."""

@@ -1,7 +1,7 @@
 """Training of private RLHF: the noisy releases, and then post-processing that costs no privacy."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -235,16 +235,3 @@ class RLHFTraining:
 
 def _of_one_run(measured: dict[str, float]) -> dict[str, np.ndarray]:
     return {name: np.array([value]) for name, value in measured.items()}
-
-
-def train(
-    config: RLHFConfig,
-    people: People,
-    ledgers: Sequence[Ledger],
-    states: PyTree,
-    done: int,
-    folders: Sequence[Path],
-) -> Iterator[Progress]:
-    """Makes the updates from number `done` on; see `sotto.algorithms.base.Algorithm.train`."""
-    (ledger,), (folder,) = ledgers, folders
-    yield from RLHFTraining(config, people, ledger, states, done, folder).run()

@@ -182,7 +182,7 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
         ledger = algorithm.create_ledger(config, place / "ledger.sqlite", arm.name)
         state = training.initial_state(config, people)
         states = jax.tree.map(lambda x: np.asarray(x)[None], state)
-        for progress in training.train(config, people, [ledger], states, 0, [place]):
+        for progress in training.RLHFTraining(config, people, ledger, states, 0, place).run():
             states = progress.states
             report(progress.updates / (config.num_updates + len(KLS)))
             if progress.evaluation:
