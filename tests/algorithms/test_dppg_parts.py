@@ -13,7 +13,12 @@ from scipy import stats
 
 from sotto.algorithms.dppg import noise, parts
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.algorithms.dppg.parts import AdaptiveClip, Moments, ObservationStatistics, PrivateReturn
+from sotto.algorithms.dppg.parts import (
+    AdaptiveClip,
+    ObservationMoments,
+    ObservationStatistics,
+    PrivateReturn,
+)
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
     DPPGTraining,
@@ -175,7 +180,7 @@ def test_statistics_are_those_of_the_observations() -> None:
     inputs = (np.asarray(public.standardised(users.observations)) - centre) * scale
     np.testing.assert_allclose(inputs.mean(axis=(0, 1)), 0, atol=0.1)
     np.testing.assert_allclose(inputs.std(axis=(0, 1)), 1, atol=0.25)
-    noisy = Moments(jnp.full(4, -1e4), jnp.float32(1), scale, None, 5.0)
+    noisy = ObservationMoments(jnp.full(4, -1e4), jnp.float32(1), scale, None, 5.0)
     assert np.all(np.asarray(noisy.mean_and_deviation()[1]) >= 0.1)
 
 

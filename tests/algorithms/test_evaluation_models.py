@@ -26,7 +26,7 @@ from scipy.stats import chi2
 from sotto.algorithms.evaluation import release as door
 from sotto.algorithms.evaluation.analysis import Asked, settings_of
 from sotto.algorithms.evaluation.intervals import values
-from sotto.algorithms.evaluation.models import ReturnModel, read_model
+from sotto.algorithms.evaluation.models import ReturnModel, read_return_model
 from sotto.algorithms.evaluation.persons import Bounds, PersonLog, Public
 from sotto.algorithms.evaluation.policies import Constant, Linear, Target, deterministic, named
 from sotto.algorithms.evaluation.release import UNIT, Spending
@@ -282,12 +282,12 @@ def true_table() -> np.ndarray:
 def test_a_model_is_read_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "m.json"
     file.write_text(json.dumps({"weights": [[[1], [2]], [[3], [4]]], "bias": [[0, 0], [1, 1]]}))
-    found = read_model(file, 2, 2, 1)(jnp.array([[2.0], [-1.0]]))
+    found = read_return_model(file, 2, 2, 1)(jnp.array([[2.0], [-1.0]]))
     np.testing.assert_allclose(found, [[2, 4], [-2, -3]])
     with pytest.raises(ValueError, match=r"needs \(3, 2, 1\)"):
-        read_model(file, 3, 2, 1)
+        read_return_model(file, 3, 2, 1)
     file.write_text(json.dumps({"weights": [[1], [2]], "bias": [0, 5]}))
-    np.testing.assert_allclose(read_model(file, 1, 2, 1)(jnp.array([[2.0]])), [[2, 9]])
+    np.testing.assert_allclose(read_return_model(file, 1, 2, 1)(jnp.array([[2.0]])), [[2, 9]])
 
 
 @pytest.mark.parametrize("content", ["[]", '{"weights": [[[1e99]]], "bias": [[0]]}'])
@@ -295,7 +295,7 @@ def test_another_file_is_no_model(tmp_path: Path, content: str) -> None:
     file = tmp_path / "m.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=r"m\.json"):
-        read_model(file, 1, 1, 1)
+        read_return_model(file, 1, 1, 1)
 
 
 def test_expected_returns_are_those_of_the_learned_model() -> None:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from sotto.algorithms.bandit import algorithm, person, release
 from sotto.algorithms.bandit.config import BanditConfig
-from sotto.algorithms.bandit.person import Moments, Prior, Rated
+from sotto.algorithms.bandit.person import Prior, Rated, RoundMoments
 from sotto.experiments.recommenders.replay import replay
 from sotto.keys import keys_of, new_key
 from sotto.privacy.ledger.ledger import Ledger
@@ -177,7 +177,7 @@ def test_the_prior_is_the_posterior_of_a_noisy_equation_in_each_feature() -> Non
     """Against Bayesian regression with the covariance of the error, solved in float64."""
     squares, weights = np.array([50.0, 20.0, 80.0, 40.0]), np.array([0.1, -0.05, 0.02, 0.0])
     explained = np.array([0.04, 0.0, 0.1, -0.1])
-    sums = Moments(
+    sums = RoundMoments(
         jnp.asarray(person.SQUARES_WEIGHT * squares), jnp.asarray(squares * (weights - explained))
     )
     found = release.prior_of(sums, explained, variance=2.0, energy=3.0)
@@ -198,7 +198,7 @@ def test_the_prior_is_the_posterior_of_a_noisy_equation_in_each_feature() -> Non
 
 def test_products_of_noise_alone_move_no_prior_far() -> None:
     """Sums of squares that are below zero, or far below the others, count as small ones."""
-    sums = Moments(jnp.asarray([-1.0, -2.0, 0.5, -1.0]), jnp.asarray([5.0, -3.0, 1.0, 2.0]))
+    sums = RoundMoments(jnp.asarray([-1.0, -2.0, 0.5, -1.0]), jnp.asarray([5.0, -3.0, 1.0, 2.0]))
     found = release.prior_of(sums, np.zeros(4), variance=9.0, energy=1.0)
     assert np.abs(np.asarray(found.mean)).max() < 0.01
     assert np.all(np.asarray(found.variance) <= release.PRIOR_VARIANCE)

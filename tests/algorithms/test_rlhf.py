@@ -23,7 +23,7 @@ from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import RewardModel, Whitening, fit_whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.improvement import Candidates
-from sotto.algorithms.rlhf.keys import Use, key_of
+from sotto.algorithms.rlhf.keys import Use, key_for
 from sotto.algorithms.rlhf.people import complete, log_ratios, meet
 from sotto.algorithms.rlhf.release import make_release
 from sotto.errors import RunError
@@ -176,7 +176,7 @@ def test_a_tuned_model_gets_the_rewards(tmp_path: Path) -> None:
     low = (found.rated.completions < 128) & found.rated.completion_mask
     start = first_adapter(settings, people.language.decoder.architecture)
     moved = improvement.tuned(start, found.scores, low.sum(axis=2), settings.kl_target)
-    key = key_of(0, Use.KL)
+    key = key_for(0, Use.KL)
     model, _ = improvement.scaled_to_target(settings, people, TunedModel(moved, None), key)
     prompts, mask = people.public_prompts.repeat(16, 0), people.public_mask.repeat(16, 0)
 
@@ -303,7 +303,7 @@ def test_what_is_said_of_simulated_people(trained) -> None:
 
 def test_the_change_meets_the_kl_target(trained) -> None:
     released, finished = trained[1][-2:]
-    key = key_of(STEPS.seed, Use.KL)
+    key = key_for(STEPS.seed, Use.KL)
     model = jax.tree.map(lambda x: x[0], RLHF().policies(finished.states)["last"])
     found = improvement.kl(STEPS, simulated(), model, key)
     assert found == pytest.approx(0.05, rel=0.5)
@@ -324,7 +324,7 @@ def test_the_factor_of_a_change_stays_within_its_bounds(
     model = TunedModel(adapter, None)
     change = improvement.scaled(model, size / float(np.linalg.norm(vector(adapter))))
     monkeypatch.setattr(improvement, "kl", squared)
-    _, factor = improvement.scaled_to_target(STEPS, simulated(), change, key_of(0, Use.KL))
+    _, factor = improvement.scaled_to_target(STEPS, simulated(), change, key_for(0, Use.KL))
     assert factor == improvement.SCALES[limit]
 
 
@@ -341,7 +341,7 @@ def test_a_change_meets_what_the_choice_leaves_of_the_kl_target(
     change = TunedModel(adapter, None)
     change = improvement.scaled(change, 1 / float(np.linalg.norm(vector(adapter))))
     monkeypatch.setattr(improvement, "kl", grown)
-    key = key_of(0, Use.KL)
+    key = key_for(0, Use.KL)
     found, _ = improvement.scaled_to_target(settings, simulated(), change, key)
     assert grown(settings, None, found, key) == pytest.approx(1, abs=0.02)
 

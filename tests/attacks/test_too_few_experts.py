@@ -27,13 +27,13 @@ from sotto.privacy.mechanisms.prefix_calibration import (
 )
 from sotto.privacy.mechanisms.sparse_vector import named
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, StablePrefixMechanism
-from sotto.privacy.release.prefixes import PrefixRelease, World
+from sotto.privacy.release.prefixes import PrefixRelease, Rollouts
 from sotto.privacy.units import EXPERT
 
 EXPERTS = 20
 
 
-class Line(World):
+class Line(Rollouts):
     """One state, for ever."""
 
     def reset(self, n: int) -> np.ndarray:

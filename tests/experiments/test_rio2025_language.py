@@ -24,7 +24,7 @@ def tiny(monkeypatch):
     people = replace(simulated(), judge=lengths)
     people = replace(people, held_out=np.repeat(people.held_out, 16, axis=0))
     people = replace(people, log=people.rated(config(), unchanged(people), 0))
-    monkeypatch.setattr(language, "read_model", lambda name: people.language)
+    monkeypatch.setattr(language, "read_language_model", lambda name: people.language)
     monkeypatch.setattr(language, "meet", lambda *given: people)
     monkeypatch.setattr(language, "_people", lambda settings: people)
     return people

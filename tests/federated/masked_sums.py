@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sotto.federated.device import RoundDevice, Terms
+from sotto.federated.device import RoundDevice, RoundTerms
 from sotto.federated.round import Round
 
 
@@ -20,12 +20,12 @@ class Drops:
     opened: Collection[int] = ()
 
 
-def terms(promised: int, bits: int = 16, colluding: int = 0) -> Terms:
-    return Terms(os.urandom(16), bits, promised, colluding)
+def terms(promised: int, bits: int = 16, colluding: int = 0) -> RoundTerms:
+    return RoundTerms(os.urandom(16), bits, promised, colluding)
 
 
 def summed(
-    agreed: Terms, vectors: Mapping[int, np.ndarray], drops: Drops = Drops()
+    agreed: RoundTerms, vectors: Mapping[int, np.ndarray], drops: Drops = Drops()
 ) -> tuple[np.ndarray, list[int]]:
     """The opened sum, and who is in it."""
     size = len(next(iter(vectors.values())))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from masked_sums import Drops, plain, random_vectors, summed, terms
 
 from sotto.federated import secrets
-from sotto.federated.device import RoundDevice, Terms, pair_mask
+from sotto.federated.device import RoundDevice, RoundTerms, pair_mask
 from sotto.federated.errors import ProtocolError, RoundGivenUp, RoundLost
 from sotto.federated.round import Round
 
@@ -263,9 +263,9 @@ def test_vectors_and_terms_of_another_form():
     with pytest.raises(ValueError, match="16 bits"):
         one.device.mask(passed, np.full(3, 2**16, np.uint32))
     with pytest.raises(ProtocolError, match="1 to 32 bits"):
-        Terms(bytes(16), 33, 3, 0)
+        RoundTerms(bytes(16), 33, 3, 0)
     with pytest.raises(ProtocolError, match="16 bytes"):
-        Terms(bytes(3), 16, 3, 0)
+        RoundTerms(bytes(3), 16, 3, 0)
 
 
 def test_nothing_secret_is_printed():

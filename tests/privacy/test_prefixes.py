@@ -38,8 +38,8 @@ from sotto.privacy.mechanisms.stable_prefixes import (
 )
 from sotto.privacy.release.prefixes import (
     PrefixRelease,
+    Rollouts,
     StablePrefixes,
-    World,
     _Draws,
     _follower,
     _weights,
@@ -344,7 +344,7 @@ def test_a_fixed_log_is_refused_with_the_reason(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     opened = planned(small(FLOOR, experts=SLOTS), 25).open(ledger)
     log = Log(np.zeros((SLOTS, 5, 1)), np.zeros((SLOTS, 4)))
-    assert not isinstance(log, World)
+    assert not isinstance(log, Rollouts)
     reach = 1 - (1 - 1 / SLOTS) ** 25
     with pytest.raises(PrivacyError, match=f"not a fixed log.*{reach:.3g}.*delta at any epsilon"):
         opened.release(tables, look_up, log)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, QNetwork
-from sotto.algorithms.dppg.parts import Moments, StandardisedPolicy
+from sotto.algorithms.dppg.parts import ObservationMoments, StandardisedPolicy
 from sotto.rl import policy_files
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.registry import make
@@ -36,7 +36,7 @@ def standardised(action) -> StandardisedPolicy:
     inner = policy(action, observation_centre=(1.0, -1.0, 5.0))
     sums = jnp.array([0.5, -1.0, 2.0, -0.2, 0.3, 0.9])
     scale, centre = inner.observation_scale, inner.observation_centre
-    return StandardisedPolicy(inner, Moments(sums, jnp.float32(7.0), scale, centre, 5.0))
+    return StandardisedPolicy(inner, ObservationMoments(sums, jnp.float32(7.0), scale, centre, 5.0))
 
 
 POLICIES = {

@@ -17,7 +17,7 @@ from sotto.algorithms.evaluation.analysis import (
     default_delta,
     settings_of,
 )
-from sotto.algorithms.evaluation.models import ReturnModel, read_model
+from sotto.algorithms.evaluation.models import ReturnModel, read_return_model
 from sotto.algorithms.evaluation.persons import EstimatorName
 from sotto.algorithms.evaluation.policies import Target, named, released
 from sotto.algorithms.evaluation.policies import as_json as linear_json
@@ -177,7 +177,7 @@ def _models(
     """
     steps = declaration.horizon
     if not model.is_dir():
-        found = read_model(model, steps, *_sizes(declaration))
+        found = read_return_model(model, steps, *_sizes(declaration))
         return lambda _policy: found
     algorithm, config, state = agent.last_state(model, env_id=env_id)
     if not isinstance(algorithm, Offline):

@@ -40,7 +40,7 @@ _STAGES = ("announce", "share", "mask", "unmask")
 
 
 @dataclass(frozen=True)
-class Terms:
+class RoundTerms:
     """Public terms of a round, which every device knows before it takes part.
 
     Attributes:
@@ -82,7 +82,7 @@ class RoundDevice:
         terms: public terms of the round, which every later message must repeat.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: RoundTerms) -> None:
         self.terms = terms
         self._stage = 0
         self._mask_key = secrets.new_secret()
@@ -228,7 +228,7 @@ class RoundDevice:
         """Returns the device that `to_bytes` wrote."""
         memory = json.loads(data)
         terms = memory["terms"] | {"round": bytes.fromhex(memory["terms"]["round"])}
-        device = cls(Terms(**terms))
+        device = cls(RoundTerms(**terms))
         device._stage, device._place = memory["stage"], memory["place"]
         device._circle = Neighbourhood(*memory["circle"])
         device._mask_key, device._seal_key, device._seed = map(bytes.fromhex, memory["secrets"])
@@ -258,7 +258,7 @@ class RoundDevice:
 
 
 def pair_mask(
-    terms: Terms, secret: bytes, keys: bytes, place: int, other: int, size: int
+    terms: RoundTerms, secret: bytes, keys: bytes, place: int, other: int, size: int
 ) -> UInt[np.ndarray, " size"]:
     """Returns the mask that `place` adds for a neighbour, modulo 2^32; the neighbour's cancels it.
 

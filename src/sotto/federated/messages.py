@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from sotto.federated.device import Terms
+from sotto.federated.device import RoundTerms
 from sotto.federated.errors import ProtocolError
 from sotto.federated.round import Question, Seat
 
@@ -67,7 +67,7 @@ def settings_in(found: RecordDict) -> str:
     return settings
 
 
-def terms_in(found: RecordDict) -> Terms:
+def terms_in(found: RecordDict) -> RoundTerms:
     """Returns the terms of the round.
 
     Raises:
@@ -82,7 +82,7 @@ def terms_in(found: RecordDict) -> Terms:
     whole = all(type(one) is int for one in (bits, promised, colluding))
     if not isinstance(round_id, bytes) or not whole:
         raise ProtocolError("a message to a device has the terms of the round")
-    return Terms(round_id, bits, promised, colluding)
+    return RoundTerms(round_id, bits, promised, colluding)
 
 
 def of_bytes(value: bytes) -> ConfigRecord:

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, RecordDict
 from jaxtyping import PyTree
 
 from sotto.algorithms.base import Algorithm
-from sotto.federated.device import Terms
+from sotto.federated.device import RoundTerms
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.release.noise_shares import Promise, SharedRelease
 from sotto.privacy.release.release import Release
@@ -89,10 +89,10 @@ class Plan:
         """The public state before the first release, without an axis of runs."""
         return self.algorithm.one_state(self.config, self.config.seed)
 
-    def terms(self, round_id: bytes) -> Terms:
+    def terms(self, round_id: bytes) -> RoundTerms:
         """Returns the terms of one round."""
         promise = self.promise
-        return Terms(round_id, promise.bits, promise.promised, promise.colluding)
+        return RoundTerms(round_id, promise.bits, promise.promised, promise.colluding)
 
     def of_state(self, state: PyTree[Any]) -> ArrayRecord:
         """Returns the public state, without an axis of runs, for a message."""

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import UInt32
 
 from sotto.federated import secrets
-from sotto.federated.device import Terms, pair_mask
+from sotto.federated.device import RoundTerms, pair_mask
 from sotto.federated.errors import ProtocolError, RoundGivenUp, RoundLost
 from sotto.federated.neighbours import Neighbourhood
 
@@ -56,7 +56,7 @@ class Round:
         size: length of the vectors.
     """
 
-    def __init__(self, terms: Terms, size: int) -> None:
+    def __init__(self, terms: RoundTerms, size: int) -> None:
         self._terms, self._size = terms, size
         self._circle = Neighbourhood(0, 0, 0)
         self._persons: list[int] = []  # by place

@@ -23,7 +23,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Range(FrozenModel):
+class ActionBounds(FrozenModel):
     """Bounds of real actions: one number of each field for each number of an action.
 
     Attributes:
@@ -58,8 +58,8 @@ class Range(FrozenModel):
 
 
 Actions = Annotated[
-    Annotated[int, Field(ge=2, le=1024), Tag("number")] | Annotated[Range, Tag("range")],
-    Discriminator(lambda given: "range" if isinstance(given, dict | Range) else "number"),
+    Annotated[int, Field(ge=2, le=1024), Tag("number")] | Annotated[ActionBounds, Tag("range")],
+    Discriminator(lambda given: "range" if isinstance(given, dict | ActionBounds) else "number"),
 ]
 """Number of discrete actions, or bounds of real ones; an error is about the kind that was given."""
 
@@ -111,10 +111,12 @@ class Spaces(FrozenModel):
     def of(cls, env: AnyEnvironment) -> Self:
         """Returns the spaces of an environment that is known, for trials with simulated people."""
         action = env.action
-        actions: int | Range = (
+        actions: int | ActionBounds = (
             action.n
             if isinstance(action, Discrete)
-            else Range(low=action.low, high=action.high, centre=action.centre, scale=action.scale)
+            else ActionBounds(
+                low=action.low, high=action.high, centre=action.centre, scale=action.scale
+            )
         )
         return cls(
             observations=env.observation_size,

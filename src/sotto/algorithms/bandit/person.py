@@ -58,7 +58,7 @@ class Prior(NamedTuple):
     variance: Float[Array, " d"]
 
 
-class Moments(NamedTuple):
+class RoundMoments(NamedTuple):
     """Moments of a person's own rounds, or noisy sums of several people's."""
 
     squares: Float[Array, " d"]
@@ -150,7 +150,7 @@ def mean_over(values: Float[Array, " T *n"], played: Bool[Array, " T"]) -> Float
     return jnp.tensordot(there, values, 1) / jnp.maximum(jnp.sum(there), 1)
 
 
-def moments(rounds: Rounds, mean: Float[Array, " d"]) -> Moments:
+def moments(rounds: Rounds, mean: Float[Array, " d"]) -> RoundMoments:
     """Returns the contribution of one person's rounds, before it is clipped.
 
     Args:
@@ -161,4 +161,4 @@ def moments(rounds: Rounds, mean: Float[Array, " d"]) -> Moments:
     items = (rounds.items - mean_over(rounds.items, there)) * there[:, None]
     left = rounds.ratings - mean_over(rounds.ratings, there) - items @ mean
     products = mean_over(items * left[:, None], there)
-    return Moments(SQUARES_WEIGHT * mean_over(jnp.square(items), there), products)
+    return RoundMoments(SQUARES_WEIGHT * mean_over(jnp.square(items), there), products)

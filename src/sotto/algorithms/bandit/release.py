@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.bandit.config import GAIN_NORM, GAIN_SHARE, BanditConfig
 from sotto.algorithms.bandit.person import (
     SQUARES_WEIGHT,
-    Moments,
     Prior,
     Rated,
+    RoundMoments,
     mean_over,
     moments,
     play,
@@ -45,7 +45,7 @@ _PEOPLE = 1000
 class BanditState(NamedTuple):
     """Public state: sums over releases, and what was made of them."""
 
-    sums: Moments
+    sums: RoundMoments
     means: Float[Array, " d"]
     """Sum over the blocks in `sums` of the mean weights by which their people played."""
     gain: Float[Array, ""]
@@ -68,7 +68,9 @@ def first_state(config: BanditConfig) -> BanditState:
     prior = Prior(none, jnp.full(size, PRIOR_VARIANCE))
     bounds = jnp.asarray([known(config.low), known(config.high)], jnp.float32)
     zero = jnp.zeros(())
-    return BanditState(Moments(none, none), none, zero, prior, zero, zero, jnp.int32(0), bounds)
+    return BanditState(
+        RoundMoments(none, none), none, zero, prior, zero, zero, jnp.int32(0), bounds
+    )
 
 
 def block_release(config: BanditConfig, horizon: int) -> Release:
@@ -124,7 +126,7 @@ def _local(
 
 def added(state: BanditState, released: dict[str, Any]) -> tuple[BanditState, dict[str, Array]]:
     """Adds a block to the sums."""
-    sums = Moments(*(a + b for a, b in zip(state.sums, released["moments"], strict=True)))
+    sums = RoundMoments(*(a + b for a, b in zip(state.sums, released["moments"], strict=True)))
     after = state._replace(
         sums=sums,
         means=state.means + state.prior.mean,
@@ -134,7 +136,9 @@ def added(state: BanditState, released: dict[str, Any]) -> tuple[BanditState, di
     return after, {}
 
 
-def prior_of(sums: Moments, mean: Float[np.ndarray, " d"], variance: float, energy: float) -> Prior:
+def prior_of(
+    sums: RoundMoments, mean: Float[np.ndarray, " d"], variance: float, energy: float
+) -> Prior:
     """Returns mean and variances of the mean weights, from noisy sums.
 
     In each feature the products are its weight, less the weight that was already explained, times

@@ -28,8 +28,8 @@ from sotto.algorithms.baselines.common import (
 )
 from sotto.algorithms.baselines.q_learning import (
     EpsilonGreedy,
-    Learner,
     LearnerSettings,
+    QLearner,
     QNetwork,
     Transitions,
     learn,
@@ -99,7 +99,7 @@ class DQNConfig(BaselineSettings):
 class DQNState(NamedTuple):
     """Training state after an update."""
 
-    learner: Learner
+    learner: QLearner
     buffer: Transitions
     """Replay buffer, a ring of whole updates."""
     lanes: EpisodeState

@@ -116,7 +116,7 @@ class LearnerSettings(Settings):
         )
 
 
-class Learner(NamedTuple):
+class QLearner(NamedTuple):
     """State after a gradient step."""
 
     values: QNetwork
@@ -126,14 +126,14 @@ class Learner(NamedTuple):
     """Number of gradient steps so far."""
 
 
-def start_learner(optimizer: optax.GradientTransformation, values: QNetwork) -> Learner:
+def start_learner(optimizer: optax.GradientTransformation, values: QNetwork) -> QLearner:
     """Returns a learner before the first step. Its target network is its network."""
-    return Learner(values, values, optimizer.init(values), jnp.zeros((), jnp.int32))
+    return QLearner(values, values, optimizer.init(values), jnp.zeros((), jnp.int32))
 
 
 def stepped(
-    optimizer: optax.GradientTransformation, target_period: int, learner: Learner, gradient: Any
-) -> Learner:
+    optimizer: optax.GradientTransformation, target_period: int, learner: QLearner, gradient: Any
+) -> QLearner:
     """Makes one gradient step, after which the target network may become the network.
 
     Args:
@@ -147,17 +147,17 @@ def stepped(
     made = learner.steps + 1
     copied = made % target_period == 0
     target = jax.tree.map(lambda new, old: jnp.where(copied, new, old), values, learner.target)
-    return Learner(values, target, optimizer_state, made)
+    return QLearner(values, target, optimizer_state, made)
 
 
 def learn(
     settings: LearnerSettings,
-    learner: Learner,
+    learner: QLearner,
     transitions: Transitions,
     filled: Int[Array, ""] | int,
     key: PRNGKeyArray,
     steps: int,
-) -> tuple[Learner, Float[Array, ""]]:
+) -> tuple[QLearner, Float[Array, ""]]:
     """Makes `steps` gradient steps on minibatches of the first `filled` transitions.
 
     Returns:
@@ -168,7 +168,7 @@ def learn(
     chosen = jax.random.randint(key, shape, 0, filled)
     gradient = eqx.filter_value_and_grad(temporal_difference_loss)
 
-    def step(learner: Learner, rows: Int[Array, " m"]) -> tuple[Learner, Float[Array, ""]]:
+    def step(learner: QLearner, rows: Int[Array, " m"]) -> tuple[QLearner, Float[Array, ""]]:
         batch = at(transitions, rows)
         loss, gradients = gradient(learner.values, learner.target, settings, batch)
         return stepped(optimizer, settings.target_period, learner, gradients), loss

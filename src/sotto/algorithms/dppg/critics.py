@@ -65,17 +65,17 @@ def _quadratic(observations: Float[Array, "T obs"]) -> Float[Array, "T features"
     return jnp.stack([ones, *(0.5 * column for column in columns), *products], axis=-1)
 
 
-class Moments(NamedTuple):
+class AdamMoments(NamedTuple):
     """Moments of Adam for a critic, which go on from one update to the next."""
 
     mean: Value
     square: Value
 
 
-def no_moments(critic: Value) -> Moments:
+def no_moments(critic: Value) -> AdamMoments:
     """Returns the moments before the first step."""
     zero = jax.tree.map(jnp.zeros_like, critic)
-    return Moments(zero, zero)
+    return AdamMoments(zero, zero)
 
 
 def fit(
@@ -86,9 +86,9 @@ def fit(
     *,
     learning_rate: float,
     steps: int | Int[Array, "steps rows"],
-    moments: Moments | None = None,
+    moments: AdamMoments | None = None,
     before: Int[Array, ""] | int = 0,
-) -> tuple[Value, Moments]:
+) -> tuple[Value, AdamMoments]:
     """Makes steps of Adam on the squared error over scale.
 
     Args:
@@ -124,4 +124,4 @@ def fit(
     rows, length = (None, steps) if isinstance(steps, int) else (steps, None)
     (fitted, (after, *_)), _ = jax.lax.scan(step, first, rows, length)
     change: Value = jax.tree.map(jnp.subtract, fitted, critic)
-    return change, Moments(after.mu, after.nu)
+    return change, AdamMoments(after.mu, after.nu)

@@ -170,7 +170,7 @@ _LEAST_DEVIATION = 0.1
 variance negative."""
 
 
-class Moments(eqx.Module):
+class ObservationMoments(eqx.Module):
     """Released statistics of observations: sums of means, and of mean squares less 1/2.
 
     Observations are centred and scaled as is public for the environment, and then clipped to
@@ -204,7 +204,8 @@ class Moments(eqx.Module):
 class ObservationStatistics:
     """Part that releases means and variances of observations, to standardise the policy's inputs.
 
-    A user contributes their means of x and of x^2 - 1, where x is within [-1, 1] (see `Moments`).
+    A user contributes their means of x and of x^2 - 1, where x is within [-1, 1] (see
+    `ObservationMoments`).
 
     Attributes:
         scale, centre: public scale and centre of the environment.
@@ -227,13 +228,13 @@ class ObservationStatistics:
         """Bound on the norm: means a of x, s of x^2 have a^2 <= s <= 1, so a^2 + (s - 1)^2 <= 1."""
         return float(len(self.scale) ** 0.5)
 
-    def initial(self) -> Moments:
+    def initial(self) -> ObservationMoments:
         """Returns the statistics of no releases."""
         nothing = jnp.zeros(self.size, jnp.float32)
-        return Moments(nothing, jnp.float32(0), self.scale, self.centre, self.limit)
+        return ObservationMoments(nothing, jnp.float32(0), self.scale, self.centre, self.limit)
 
     def contribution(
-        self, public: Moments, trajectory: Trajectory, update: Policy
+        self, public: ObservationMoments, trajectory: Trajectory, update: Policy
     ) -> Float[Array, " 2*obs"]:
         """Returns the centred means over the user's living steps."""
         del public, update
@@ -244,20 +245,20 @@ class ObservationStatistics:
         return alive @ moments / jnp.maximum(jnp.sum(alive), 1.0)
 
     def after(
-        self, public: Moments, released: Float[Array, " 2*obs"]
-    ) -> tuple[Moments, dict[str, Array]]:
+        self, public: ObservationMoments, released: Float[Array, " 2*obs"]
+    ) -> tuple[ObservationMoments, dict[str, Array]]:
         """Returns the sums with one more release."""
         mean_squares = slice(len(self.scale), None)
         sums = public.sums + released.at[mean_squares].add(0.5)
         releases = public.releases + 1
-        return Moments(sums, releases, self.scale, self.centre, self.limit), {}
+        return ObservationMoments(sums, releases, self.scale, self.centre, self.limit), {}
 
 
 class StandardisedPolicy(eqx.Module):
     """Released policy with the released statistics that standardise its inputs."""
 
     policy: Policy
-    moments: Moments
+    moments: ObservationMoments
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Distribution:
         """Returns the distribution of the action at each observation."""

@@ -60,7 +60,7 @@ class DPPGState(NamedTuple):
     """Seed of the public simulator that fits a public critic."""
     extras: dict[str, Any]
     """Public states of extra parts (`sotto.algorithms.dppg.parts`), by their names."""
-    moments: critics.Moments | tuple[()] = ()
+    moments: critics.AdamMoments | tuple[()] = ()
     """Adam's moments of the paper's critic. Otherwise ()."""
 
 
@@ -76,7 +76,7 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
         observation_centre=env.observation_centre,
     )
     critic: Value | tuple[()] = ()
-    moments: critics.Moments | tuple[()] = ()
+    moments: critics.AdamMoments | tuple[()] = ()
     if config.critic in ("private", "public", "paper"):
         critic = Value(
             env.observation_size,

@@ -52,7 +52,7 @@ def factors(variables: int, degree: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def read_model(path: Path, steps: int, actions: int, observations: int) -> ReturnModel:
+def read_return_model(path: Path, steps: int, actions: int, observations: int) -> ReturnModel:
     """Reads a linear model from a JSON file.
 
     The file holds {"weights": W, "bias": B}. For a log with one step, W has a list of numbers for

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.algorithms.base import Progress
 from sotto.algorithms.baselines.q_learning import (
     EpsilonGreedy,
-    Learner,
+    QLearner,
     QNetwork,
     Transitions,
     learn,
@@ -178,7 +178,7 @@ def _learned(
 ) -> tuple[RewardState, Float[Array, " runs"]]:
     """Learns from released rewards, which is post-processing."""
 
-    def one(state: RewardState, key: PRNGKeyArray) -> tuple[Learner | GridValues, Array]:
+    def one(state: RewardState, key: PRNGKeyArray) -> tuple[QLearner | GridValues, Array]:
         logged = state.logged
         transitions = Transitions(
             logged.observations,
@@ -187,7 +187,7 @@ def _learned(
             logged.next_observations,
             logged.terminated,
         )
-        if isinstance(state.learner, Learner):
+        if isinstance(state.learner, QLearner):
             return learn(
                 config.learner_settings,
                 state.learner,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sotto.algorithms.baselines.q_learning import Learner, QNetwork, start_learner
+from sotto.algorithms.baselines.q_learning import QLearner, QNetwork, start_learner
 from sotto.algorithms.functional_q import paper, release
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import GridValues
@@ -36,7 +36,7 @@ class RewardState(NamedTuple):
     """Noisy sums of rewards minus the middle; zero if the unit is the reward function."""
     rewards: Float[Array, " features"]
     """Released rewards at nodes."""
-    learner: Learner | GridValues
+    learner: QLearner | GridValues
 
 
 class OutputState(NamedTuple):
@@ -83,7 +83,7 @@ def action_values(states: State) -> QNetwork | GridValues:
     """Returns the action values. They are functions of releases, except in mode paper."""
     if isinstance(states, RewardState):
         learner = states.learner
-        return learner.values if isinstance(learner, Learner) else learner
+        return learner.values if isinstance(learner, QLearner) else learner
     return states.values
 
 

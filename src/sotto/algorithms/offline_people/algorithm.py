@@ -30,7 +30,7 @@ from sotto.rl.networks import Policy
 from sotto.trees import at, single
 
 
-class OfflineState(NamedTuple):
+class PeopleState(NamedTuple):
     """Public state: zeros at first, later functions of releases."""
 
     known: Known
@@ -97,7 +97,7 @@ class Offline(LogAlgorithm[OfflinePeopleConfig]):
             return single(first)
         size = len(known(config.low))
         scales = Scales(jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
-        state = OfflineState(
+        state = PeopleState(
             rounds.blank(config, scales),
             jnp.zeros(rounds.size(config)),
             learning.blank_policy(config, keys_of(seeds, 0)[0]),
@@ -123,7 +123,7 @@ class Offline(LogAlgorithm[OfflinePeopleConfig]):
         if config.method != "model":
             yield from self._stepped(config, ledger, states, keys_of(seeds, 1))
             return
-        state: OfflineState = at(states, 0)
+        state: PeopleState = at(states, 0)
         if sum(stream.releases for stream in ledger.streams) > done:
             raise NothingReleased(
                 "a release of this run was charged and then lost, so its people cannot be asked "
@@ -221,7 +221,7 @@ class Offline(LogAlgorithm[OfflinePeopleConfig]):
         )
         return found
 
-    def _progress(self, config: OfflinePeopleConfig, state: OfflineState, done: int) -> Progress:
+    def _progress(self, config: OfflinePeopleConfig, state: PeopleState, done: int) -> Progress:
         return self._measured(config, single(state), done)
 
     def _measured(self, config: OfflinePeopleConfig, states: Any, done: int) -> Progress:

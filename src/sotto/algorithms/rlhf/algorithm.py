@@ -21,7 +21,7 @@ from sotto.algorithms.rlhf.people import (
     meet,
     place_of,
     prompts_identity,
-    read_model,
+    read_language_model,
 )
 from sotto.algorithms.rlhf.release import RLHFState
 from sotto.files import absolute
@@ -223,7 +223,7 @@ class RLHF(Algorithm[RLHFConfig]):
             ValueError: it is another model than the one that the run began with.
         """
         if self._read is None or self._read[0] != config.model:
-            language = read_model(config.model)
+            language = read_language_model(config.model)
             self._read = config.model, language, identity(place_of(config.model))
         if config.model_identity not in (None, self._read[2]):
             raise ValueError(

@@ -25,7 +25,7 @@ from sotto.algorithms.rlhf.config import RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.directions import late_steering, score
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
-from sotto.algorithms.rlhf.keys import Use, key_of
+from sotto.algorithms.rlhf.keys import Use, key_for
 from sotto.algorithms.rlhf.people import People, complete
 from sotto.rl.language import Adapter, Decoder, LowRank
 from sotto.rl.language.batches import BATCH, in_batches
@@ -79,7 +79,7 @@ def _drawn(
         np.repeat(one[:count], candidates, axis=0)
         for one in (people.public_prompts, people.public_mask)
     )
-    key = key_of(seed, Use.CANDIDATES)
+    key = key_for(seed, Use.CANDIDATES)
     tokens, real = complete(people.language, None, prompts, mask, new_tokens, key)
     nothing = np.zeros(len(prompts), np.float32)
     flat = Rated(prompts, mask, tokens, real, nothing, np.ones(len(prompts), bool))

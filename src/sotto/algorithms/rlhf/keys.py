@@ -19,6 +19,6 @@ class Use(IntEnum):
     CANDIDATES = 5
 
 
-def key_of(seed: int, use: Use) -> PRNGKeyArray:
+def key_for(seed: int, use: Use) -> PRNGKeyArray:
     """Returns the key of a training's seed for one use."""
     return jax.random.fold_in(new_key(seed), use)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.rlhf import feedback
 from sotto.algorithms.rlhf.config import SMOLLM2, RLHFConfig
 from sotto.algorithms.rlhf.feedback import Rated
-from sotto.algorithms.rlhf.keys import Use, key_of
+from sotto.algorithms.rlhf.keys import Use, key_for
 from sotto.algorithms.rlhf.raters import Judge, Rater
 from sotto.data import films
 from sotto.data.packages import find
@@ -81,7 +81,7 @@ class People:
         assert self.rater is not None
         prompts = np.repeat(self.prompts[whose], config.completions, axis=0)
         mask = np.ones(prompts.shape, bool)
-        key = jax.random.fold_in(key_of(config.seed, Use.COMPLETIONS), update)
+        key = jax.random.fold_in(key_for(config.seed, Use.COMPLETIONS), update)
         found = complete(self.language, adapter, prompts, mask, config.new_tokens, key)
         ratings = self.rater(self.language.tokenizer.texts(*found)).astype(np.float32)
         flat = Rated(prompts, mask, *found, ratings, np.ones(len(prompts), bool))
@@ -100,7 +100,7 @@ def check_installed(model: str) -> None:
     find("films")
 
 
-def read_model(model: str) -> LanguageModel:
+def read_language_model(model: str) -> LanguageModel:
     """Reads the language model of this name or place.
 
     Raises:

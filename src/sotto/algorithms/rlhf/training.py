@@ -18,7 +18,7 @@ from sotto.algorithms.rlhf.answers import TunedModel
 from sotto.algorithms.rlhf.config import HUGGING_FACE, SMOLLM2, RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import DEPTHS, RewardModel, Whitening, fit_whitening
-from sotto.algorithms.rlhf.keys import Use, key_of
+from sotto.algorithms.rlhf.keys import Use, key_for
 from sotto.algorithms.rlhf.people import People
 from sotto.algorithms.rlhf.release import (
     Open,
@@ -68,7 +68,7 @@ def initial_state(config: RLHFConfig, people: People) -> RLHFState:
         return state._replace(whitening=fit_whitening(candidates.raw, config.features))
     if not config.directions:
         return state
-    key = key_of(config.seed, Use.DIRECTIONS)
+    key = key_for(config.seed, Use.DIRECTIONS)
     return state._replace(directions=public_directions(config, people, state.adapter, key))
 
 
@@ -143,7 +143,7 @@ class RLHFTraining:
                 stream = left.open([self._ledger], opened, rated, chunk=1)
             persons = update * release.slots + np.arange(release.slots).reshape(1, 1, -1)
             units = single(single(rated))
-            keys = key_of(config.seed, Use.PEOPLE)[None]
+            keys = key_for(config.seed, Use.PEOPLE)[None]
             _log.info(
                 "computing release %d of %d, which is charged first", update + 1, config.releases
             )
@@ -167,7 +167,7 @@ class RLHFTraining:
             tuned = improvement.tuned(state.adapter, candidates.scores, rewards, rest)
             state = state._replace(adapter=tuned)
         meet = partial(
-            improvement.scaled_to_target, config, people, key=key_of(config.seed, Use.KL)
+            improvement.scaled_to_target, config, people, key=key_for(config.seed, Use.KL)
         )
         model, factor = meet(self._model(state.adapter))
         adapter = average = model.adapter
@@ -226,7 +226,7 @@ class RLHFTraining:
             config,
             self._people,
             self._model(self._state.adapter),
-            key_of(config.seed, Use.EVALUATION),
+            key_for(config.seed, Use.EVALUATION),
             config.evaluation_prompts,
         )
         measured = {"last": (means := found.means()).pop("rating"), **means}

@@ -26,7 +26,7 @@ EPSILONS, TEACHERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 200
 
 
 @dataclass(frozen=True)
-class Learner:
+class FigureLearner:
     """A learner, which gives one learning curve.
 
     Attributes:
@@ -47,20 +47,22 @@ class Figure:
     """A figure of the paper, with its title and its learners."""
 
     title: str
-    learners: tuple[Learner, ...]
+    learners: tuple[FigureLearner, ...]
 
 
-TEACHER = Learner("teacher", "teacher (64, 64) alone", "teacher")
-STUDENT = Learner("student", "student (32, 32) alone", "student")
-EXACT = Learner(
+TEACHER = FigureLearner("teacher", "teacher (64, 64) alone", "teacher")
+STUDENT = FigureLearner("student", "student (32, 32) alone", "student")
+EXACT = FigureLearner(
     "exact",
     "kickstarted, exact answers",
     changes=(("teacher_mechanism", "exact"), ("radius_factor", 0.0)),
 )
-CONSTANT = Learner("aware-constant", "aware, constant concentration")
+CONSTANT = FigureLearner("aware-constant", "aware, constant concentration")
 
 
-def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = False) -> Learner:
+def vanishing(
+    coefficient: float, radius_factor: float = 0.5, heedless: bool = False
+) -> FigureLearner:
     """Returns a student with the paper's schedule: k <- k * coefficient after each rollout.
 
     Args:
@@ -69,7 +71,7 @@ def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = F
         heedless: whether the student takes the uniform rows of a silent teacher for answers.
     """
     kind = "unaware" if heedless else "aware"
-    return Learner(
+    return FigureLearner(
         f"{kind}-vanishing-{coefficient:g}-lambda-{radius_factor:g}",
         f"{kind}, coefficient {coefficient:g}",
         changes=(
@@ -81,7 +83,7 @@ def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = F
     )
 
 
-def _with_lambda(radius_factor: float) -> Learner:
+def _with_lambda(radius_factor: float) -> FigureLearner:
     return replace(vanishing(0.3, radius_factor), label=f"lambda {radius_factor:g}")
 
 
@@ -136,7 +138,7 @@ def ppo_config(env_id: EnvName, scale: float = 1.0) -> PPOConfig:
     return replace(config, total_steps=steps)
 
 
-def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> KickstartConfig:
+def student_config(env_id: EnvName, learner: FigureLearner, scale: float = 1.0) -> KickstartConfig:
     """Returns settings of a student that asks about every state, with first concentration 5.
 
     The paper's rollout is one update. The teacher stops answering after five updates, or after a
@@ -165,7 +167,7 @@ def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> Kic
     return KickstartConfig(**ppo, teacher="the arm's own", **chosen)
 
 
-def settings(env_id: EnvName, learner: Learner, scale: float = 1.0) -> PPOConfig:
+def settings(env_id: EnvName, learner: FigureLearner, scale: float = 1.0) -> PPOConfig:
     """Returns a learner's settings; teachers have the larger networks."""
     if learner.role == "kickstart":
         return student_config(env_id, learner, scale)

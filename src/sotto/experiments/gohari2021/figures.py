@@ -19,8 +19,8 @@ from sotto.experiments.gohari2021.arms import (
     STUDENT,
     TEACHER,
     EnvName,
+    FigureLearner,
     FigureName,
-    Learner,
     ppo_config,
     settings,
 )
@@ -61,7 +61,7 @@ class Reproduction:
         """Folder of the results of all arms."""
         return ResultFolder(self.out / "arms")
 
-    def arms(self, learner: Learner) -> list[Arm]:
+    def arms(self, learner: FigureLearner) -> list[Arm]:
         """Returns the arms of a learner: one for all seeds, or one for each on AirRaid."""
         alone = self.env_id == AIR_RAID
         blocks = [(seed,) for seed in self.seeds] if alone else [self.seeds]

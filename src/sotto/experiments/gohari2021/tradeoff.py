@@ -23,7 +23,7 @@ from sotto.experiments import plots
 from sotto.experiments.engine import Arm, Result, ResultFolder, Say, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import figures, training
-from sotto.experiments.gohari2021.arms import DELTA, Learner, ppo_config
+from sotto.experiments.gohari2021.arms import DELTA, FigureLearner, ppo_config
 from sotto.experiments.statistics import (
     BAND,
     REACHED,
@@ -64,14 +64,16 @@ class Point:
     epsilon: float
 
     @property
-    def learner(self) -> Learner:
+    def learner(self) -> FigureLearner:
         """Learner that asks for such answers."""
-        return Learner(f"{self.mechanism}-epsilon-{self.epsilon:g}", f"epsilon {self.epsilon:g}")
+        return FigureLearner(
+            f"{self.mechanism}-epsilon-{self.epsilon:g}", f"epsilon {self.epsilon:g}"
+        )
 
 
-SHARD = Learner("shard", "small teachers", "teacher")
-PLAIN = Learner("plain", "student alone", "student")
-EXACT = Learner("exact-shards", "exact answers of the mean")
+SHARD = FigureLearner("shard", "small teachers", "teacher")
+PLAIN = FigureLearner("plain", "student alone", "student")
+EXACT = FigureLearner("exact-shards", "exact answers of the mean")
 
 
 def points(epsilons: tuple[float, ...]) -> list[Point]:

@@ -29,7 +29,7 @@ from sotto.algorithms.kickstarting.training import StudentTraining
 from sotto.algorithms.settings import as_first_named
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, digest
-from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, Learner
+from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, FigureLearner
 from sotto.keys import keys_of, new_key
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -58,7 +58,7 @@ _PER_ROW, _PER_AIR_RAID_ROW = 6e-6, 1.4e-5
 
 
 def arm(
-    learner: Learner,
+    learner: FigureLearner,
     config: PPOConfig,
     seeds: tuple[int, ...],
     teachers: tuple[Arm, ...] = (),

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from sotto.algorithms.bandit.algorithm import block_of, learned
 from sotto.algorithms.bandit.config import BanditConfig
-from sotto.algorithms.bandit.person import Moments, Prior, Rated, mean_over, moments, play
+from sotto.algorithms.bandit.person import Prior, Rated, RoundMoments, mean_over, moments, play
 from sotto.algorithms.bandit.release import added, block_release, first_state, sum_variances
 from sotto.algorithms.settings import known
 from sotto.keys import new_key
@@ -48,7 +48,7 @@ SILENT: tuple[Arm, ...] = ("without privacy", "shared only", "own only")
 _SHUFFLED_BLOCKS = 2
 """Blocks of the shuffled arm. Smaller ones are amplified less."""
 
-Play = Callable[[Prior, Rated, Array], tuple[Moments, Array, Array, Array]]
+Play = Callable[[Prior, Rated, Array], tuple[RoundMoments, Array, Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def replay(config: BanditConfig, people: Rated, arm: Arm, seed: int) -> Replay:
         norms = np.linalg.norm(flat, axis=1, keepdims=True)
         flat = flat * np.minimum(1, config.clip_norm / np.maximum(norms, 1e-12))
         squares, products = np.split(noise(block, flat), 2)
-        after, _ = added(state, {"moments": Moments(squares, products), "gain": 0.0})  # type: ignore[arg-type]
+        after, _ = added(state, {"moments": RoundMoments(squares, products), "gain": 0.0})  # type: ignore[arg-type]
         if arm != "own only":
             state = learned(config, after, float(variances[block]), 0.0)
     worst, best = known(config.reward_bounds)
@@ -155,7 +155,7 @@ def _program(candidates: int, rounds: int, features: int, learns: bool) -> Play:
             on="", candidates=candidates, horizon=rounds * candidates, low=bounds[0], high=bounds[1]
         )
 
-        def one(prior: Prior, unit: Rated, key: Array) -> tuple[Moments, Array, Array, Array]:
+        def one(prior: Prior, unit: Rated, key: Array) -> tuple[RoundMoments, Array, Array, Array]:
             rounds = play(config, prior, unit, key, learns=learns)
             chosen = mean_over(rounds.ratings, rounds.played)
             offered = mean_over(rounds.offered, rounds.played)

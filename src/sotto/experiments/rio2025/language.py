@@ -24,8 +24,8 @@ from sotto.algorithms.rlhf.answers import TunedModel
 from sotto.algorithms.rlhf.config import PAPER, RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.algorithms.rlhf.evaluation import Measured, measure
-from sotto.algorithms.rlhf.keys import Use, key_of
-from sotto.algorithms.rlhf.people import People, check_installed, meet, read_model
+from sotto.algorithms.rlhf.keys import Use, key_for
+from sotto.algorithms.rlhf.people import People, check_installed, meet, read_language_model
 from sotto.experiments import plots
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, ResultFolder, Say, digest, run
@@ -131,7 +131,7 @@ def arms(
 @lru_cache(maxsize=1)
 def _met(config: RLHFConfig) -> People:
     """Returns people who have rated completions of the base model, which all arms share."""
-    found = meet(config, read_model(config.model))
+    found = meet(config, read_language_model(config.model))
     return replace(
         found,
         log=found.rated(config, first_adapter(config, found.language.decoder.architecture), 0),
@@ -147,11 +147,11 @@ def measure_base(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -
     """Measures several answers of the base model to each held-out prompt; the seed is of no use."""
     del folder
     config: RLHFConfig = arm.settings
-    people = meet(config, read_model(config.model))
+    people = meet(config, read_language_model(config.model))
     unchanged = TunedModel(first_adapter(config, people.language.decoder.architecture), None)
     found = []
     for answer in range(BASE_ANSWERS):
-        key = jax.random.fold_in(key_of(config.seed, Use.EVALUATION), answer)
+        key = jax.random.fold_in(key_for(config.seed, Use.EVALUATION), answer)
         found.append(_measured(config, people, unchanged, key))
         report((answer + 1) / BASE_ANSWERS)
     means = {kind: np.mean([getattr(one, kind) for one in found], axis=0) for kind in KINDS}
@@ -231,9 +231,9 @@ def _at_each_kl(
     found: dict[str, np.ndarray] = {}
     samples = {}
     for kl in KLS:
-        wanted, key = replace(config, kl_target=kl), key_of(config.seed, Use.KL)
+        wanted, key = replace(config, kl_target=kl), key_for(config.seed, Use.KL)
         scaled, _ = improvement.scaled_to_target(wanted, people, model, key)
-        measured = _measured(wanted, people, scaled, key_of(config.seed, Use.EVALUATION))
+        measured = _measured(wanted, people, scaled, key_for(config.seed, Use.EVALUATION))
         for kind in KINDS:
             gains = getattr(measured, kind) - np.array(base[kind])
             found[f"{kind} gain at KL {kl:g}"] = np.array([gains.mean()])

@@ -23,7 +23,7 @@ from sotto.algorithms.evaluation.release import UNIT, Spending
 from sotto.data.imports.records import Records
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.plots import COLOURS, GREY, headline, panels, title
-from sotto.experiments.trials.simulated import Learner, Mechanism, drawn
+from sotto.experiments.trials.simulated import LinearLearner, Mechanism, drawn
 from sotto.experiments.trials.sources import TRIALS, Trial, imported
 from sotto.files import write_whole
 from sotto.privacy.certificates.derive import derive
@@ -210,7 +210,7 @@ def _selected(
     the same policies without privacy, whose linear policy is learnt from everybody.
     """
     declaration, people = records.declaration, PersonLog.of(records)
-    learner, rng = Learner.of(declaration, people), np.random.default_rng(_SEED)
+    learner, rng = LinearLearner.of(declaration, people), np.random.default_rng(_SEED)
     evaluation, _, actions = settings_of(declaration, asked, len(targets) + 1)
     everybody = np.ones(records.people)
     size = sum(one.width for one in declaration.observation)

@@ -102,7 +102,7 @@ def drawn(rng: np.random.Generator, people: int) -> Float[np.ndarray, " people"]
 
 
 @dataclass(frozen=True)
-class Learner:
+class LinearLearner:
     """Learning of a linear policy, with its noise."""
 
     declaration: Declaration
@@ -110,7 +110,7 @@ class Learner:
     targets: Float[np.ndarray, "people actions features"]
 
     @classmethod
-    def of(cls, declaration: Declaration, people: PersonLog) -> "Learner":
+    def of(cls, declaration: Declaration, people: PersonLog) -> "LinearLearner":
         """Computes the contribution of every person."""
         program = jax.jit(jax.vmap(learning.contribution_for(declaration), (None, 0, None)))
         found, _ = program(learning.Scaling.of(declaration), people, new_key(0))

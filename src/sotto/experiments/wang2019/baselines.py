@@ -18,8 +18,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.baselines import dqn
 from sotto.algorithms.baselines.q_learning import (
-    Learner,
     LearnerSettings,
+    QLearner,
     Transitions,
     learn,
 )
@@ -68,7 +68,7 @@ def input_perturbation(
     stream = None
     for number in range(config.rounds):
         epsilon = jnp.float32(1.0 if number == 0 else config.exploration)
-        values = learner.values if isinstance(learner, Learner) else learner
+        values = learner.values if isinstance(learner, QLearner) else learner
         seen, lanes = collect_steps(
             config.environment, config.lane_steps, values, lanes, _keys(seeds, 1, number), epsilon
         )
@@ -84,7 +84,7 @@ def input_perturbation(
                 )
             noisy = reward_perturbation.release_inputs(config, stream, seen, first)
         rewards = _put(first, rewards, jnp.asarray(noisy, jnp.float32))
-        assert isinstance(learner, Learner)
+        assert isinstance(learner, QLearner)
         learner = _learn(
             config.learner_settings,
             config.chunk_gradient_steps * config.chunks_per_round,
@@ -207,13 +207,13 @@ def non_private(config: dqn.DQNConfig, seeds: Sequence[int]) -> Curve:
 def _learn(
     settings: LearnerSettings,
     steps: int,
-    learner: Learner,
+    learner: QLearner,
     logged: Logged,
     rewards: Float[Array, "runs steps"],
     filled: Int[Array, ""],
     keys: PRNGKeyArray,
-) -> Learner:
-    def one(learner: Learner, logged: Logged, rewards: Array, key: PRNGKeyArray) -> Learner:
+) -> QLearner:
+    def one(learner: QLearner, logged: Logged, rewards: Array, key: PRNGKeyArray) -> QLearner:
         transitions = Transitions(
             logged.observations,
             logged.actions,
@@ -223,7 +223,7 @@ def _learn(
         )
         return learn(settings, learner, transitions, filled, key, steps)[0]
 
-    learned: Learner = eqx.filter_vmap(one)(learner, logged, rewards, keys)
+    learned: QLearner = eqx.filter_vmap(one)(learner, logged, rewards, keys)
     return learned
 
 

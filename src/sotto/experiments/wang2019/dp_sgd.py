@@ -25,7 +25,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from sotto.algorithms.baselines.q_learning import (
-    Learner,
+    QLearner,
     QNetwork,
     Transitions,
     start_learner,
@@ -108,7 +108,7 @@ def noise_multiplier(config: DPSGDConfig, size: int) -> float:
     )
 
 
-def initial_state(config: DPSGDConfig, key: PRNGKeyArray) -> Learner:
+def initial_state(config: DPSGDConfig, key: PRNGKeyArray) -> QLearner:
     """Returns the learner before any step, with a fresh network of values of order one."""
     task = config.task
     largest = max(abs(bound) for bound in task.rewards) / (1 - task.discount)
@@ -161,7 +161,7 @@ def gradient_release(config: DPSGDConfig, size: int) -> Release:
 
 
 def open_gradients(
-    config: DPSGDConfig, ledgers: list[Ledger], states: Learner, logged: Logged, chunk: int
+    config: DPSGDConfig, ledgers: list[Ledger], states: QLearner, logged: Logged, chunk: int
 ) -> Stream:
     """Opens the stream of gradients, with one run for each ledger.
 

@@ -43,7 +43,7 @@ Greedy = Callable[[PyTree[Array], Float[Array, "q obs"]], Int[Array, " q"]]
 
 
 @runtime_checkable
-class World(Protocol):
+class Rollouts(Protocol):
     """Fresh rollouts side by side. Its behaviour must not depend on who the experts are."""
 
     def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
@@ -166,7 +166,7 @@ class OpenPrefixRelease:
         self,
         experts: PyTree[Array],
         greedy: Greedy,
-        world: World,
+        world: Rollouts,
         present: Bool[np.ndarray, " slots"] | None = None,
     ) -> StablePrefixes:
         """Charges all prefixes, and rolls them out.
@@ -185,7 +185,7 @@ class OpenPrefixRelease:
             ValueError: shapes do not match.
         """
         plan, mechanism = self._release, self._release.mechanism
-        if not isinstance(world, World):
+        if not isinstance(world, Rollouts):
             raise PrivacyError(_log_refused(plan))
         slots = _slots(experts)
         here = np.ones(slots, bool) if present is None else np.asarray(present, bool)
@@ -298,7 +298,7 @@ def _lead(_number: int, votes: Votes, here: np.ndarray, actions: int) -> tuple[A
 
 def _roll_out(
     plan: PrefixRelease,
-    world: World,
+    world: Rollouts,
     first: Float[np.ndarray, "n obs"],
     ask: Callable[[Float[np.ndarray, "n obs"]], Votes],
     present: Bool[np.ndarray, " slots"],
