@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from commands import refused, run_json
 from small_runs import SMALL_PPO
 
 import sotto
@@ -19,21 +20,6 @@ from sotto.cli.terminal.parsing import command
 from sotto.cli.terminal.progress import Display
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.mechanisms.noise import sampler_delta
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one sentence of a refusal."""
-    assert main(words) == 2
-    error = capsys.readouterr().err.strip()
-    assert "Traceback" not in error
-    assert error.count("\n") == 0
-    assert error.startswith("sotto: ")
-    return error
 
 
 # Balle and Wang 2018 by numerical integration of the two Gaussians, done outside sotto.

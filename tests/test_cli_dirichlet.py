@@ -1,25 +1,13 @@
 """`sotto account` and `sotto calibrate` for the answers of a teacher."""
 
-import json
 import math
 
 import pytest
+from commands import refused, run_json
 
 from sotto.cli import main
 
 DIRICHLET = ("account", "dirichlet", "--actions", "6", "--concentration", "5", "--delta", "1e-5")
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(words) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.count("\n") == 0
-    return error
 
 
 def test_account_dirichlet_shows_the_papers_figure_beside_the_certified_one(capsys) -> None:

@@ -1,9 +1,9 @@
 """`sotto account functional-noise`."""
 
-import json
 import math
 
 import pytest
+from commands import run_json
 
 from sotto.cli import main
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
@@ -13,11 +13,6 @@ TARGET = ("--target-epsilon", "0.9", "--delta", "1e-4")
 NODES = ("--nodes", "11", "--actions", "2", "--reward-radius", "1")
 TRANSITION = ("reward-release", "--unit", "transition", *TARGET)
 PAPER = ("--steps", "5000", "--batch", "128", "--lipschitz", "1", "--learning-rate", "0.01")
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
-    assert main([*COMMAND, *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def require_proved(answer: dict) -> None:
@@ -30,18 +25,18 @@ def require_proved(answer: dict) -> None:
 
 
 def test_reward_release(capsys) -> None:
-    answer = run_json(capsys, "reward-release", *NODES, *TARGET)
+    answer = run_json(capsys, *COMMAND, "reward-release", *NODES, *TARGET)
     assert answer["sigma"] == pytest.approx(16.4, abs=0.05)
     assert answer["sigma_gp"] == pytest.approx(18.0, abs=0.05)
     assert answer["status"] == "proved"
     assert "impossible" not in answer
     require_proved(answer)
-    near = run_json(capsys, "reward-release", *NODES[:-1], "0.01", *TARGET)
+    near = run_json(capsys, *COMMAND, "reward-release", *NODES[:-1], "0.01", *TARGET)
     assert near["sigma"] == pytest.approx(0.164, abs=5e-4)
 
 
 def test_paper(capsys) -> None:
-    answer = run_json(capsys, "paper", *PAPER, "--epsilon", "0.9", "--delta", "1e-4")
+    answer = run_json(capsys, *COMMAND, "paper", *PAPER, "--epsilon", "0.9", "--delta", "1e-4")
     assert answer["sigma"] == pytest.approx(6.57, abs=5e-3)
     assert (answer["status"], answer["epsilon"]) == ("paper-claim", "inf")
     assert answer["audited_epsilon_at_least"] == 4.39
@@ -50,16 +45,26 @@ def test_paper(capsys) -> None:
 
 @pytest.mark.parametrize(("iterations", "sigma"), [(1, 18.0), (10, 56.9), (39, 112.4)])
 def test_noise_of_every_iterate_grows_with_the_root(capsys, iterations: int, sigma: float) -> None:
-    answer = run_json(capsys, "per-iteration", *NODES, "--iterations", str(iterations), *TARGET)
+    answer = run_json(
+        capsys, *COMMAND, "per-iteration", *NODES, "--iterations", str(iterations), *TARGET
+    )
     assert answer["sigma_gp"] == pytest.approx(sigma, abs=0.06)
     assert answer["releases"] == iterations
     require_proved(answer)
 
 
 def test_released_values_move_by_a_geometric_sum(capsys) -> None:
-    once = run_json(capsys, "reward-release", *NODES, *TARGET)
+    once = run_json(capsys, *COMMAND, "reward-release", *NODES, *TARGET)
     answer = run_json(
-        capsys, "output-release", *NODES, "--iterations", "10", "--discount", "0.9", *TARGET
+        capsys,
+        *COMMAND,
+        "output-release",
+        *NODES,
+        "--iterations",
+        "10",
+        "--discount",
+        "0.9",
+        *TARGET,
     )
     assert answer["sensitivity"] == pytest.approx(6.513 * 22**0.5, rel=1e-3)
     assert answer["sigma"] / once["sigma"] == pytest.approx(6.513, abs=5e-4)
@@ -68,7 +73,7 @@ def test_released_values_move_by_a_geometric_sum(capsys) -> None:
 
 
 def test_one_transition_needs_little(capsys) -> None:
-    answer = run_json(capsys, *TRANSITION, "--least-visits", "118", "--reward-range", "1")
+    answer = run_json(capsys, *COMMAND, *TRANSITION, "--least-visits", "118", "--reward-range", "1")
     assert answer["sigma"] == pytest.approx(0.030, abs=5e-4)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from commands import refused
 from tiny_language import MODEL, TINY, write_feedback
 
 import sotto
@@ -31,13 +32,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def agent(run: Path) -> LanguageAgent:
     return sotto.load_language(run, model=MODEL, seed=1)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
-    capsys.readouterr()
-    assert main(given) == 2
-    (sentence,) = capsys.readouterr().err.strip().splitlines()
-    return sentence
 
 
 def printed(capsys: pytest.CaptureFixture[str], *given: str) -> str:

@@ -1,8 +1,7 @@
 """`sotto account stable-prefix`: the thresholds of the theory's table, and what is refused."""
 
-import json
-
 import pytest
+from commands import run_json
 
 from sotto.cli import main
 
@@ -11,17 +10,12 @@ SETTING = ("--experts", "3000", "--epsilon", "5", "--delta", "1.6667e-4", "--rel
 FLOOR, HAZARD = ("--floor", "0.01"), ("--hazard", "0.02")
 
 
-def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
-    assert main([*COMMAND, *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.parametrize(
     ("releases", "rule", "threshold"),
     [("25", FLOOR, 247), ("25", HAZARD, 129), ("100", FLOOR, 461), ("100", HAZARD, 310)],
 )
 def test_our_thresholds(capsys, releases: str, rule: tuple[str, str], threshold: float) -> None:
-    answer = run_json(capsys, *SETTING, releases, *rule)
+    answer = run_json(capsys, *COMMAND, *SETTING, releases, *rule)
     assert answer["threshold"] == pytest.approx(threshold, rel=0.01)
     assert 4.5 < answer["epsilon"] <= 5
     assert (answer["unit"], answer["adjacency"]) == ("expert", "zero-out")
@@ -29,23 +23,23 @@ def test_our_thresholds(capsys, releases: str, rule: tuple[str, str], threshold:
 
 
 def test_the_papers_accounting_beside_ours(capsys) -> None:
-    ours = run_json(capsys, *SETTING, "25", *FLOOR)
+    ours = run_json(capsys, *COMMAND, *SETTING, "25", *FLOOR)
     for composition, threshold in (("basic", 1511), ("advanced", 1646), ("exact", 1174)):
-        answer = run_json(capsys, *SETTING, "25", *FLOOR, "--accounting", composition)
+        answer = run_json(capsys, *COMMAND, *SETTING, "25", *FLOOR, "--accounting", composition)
         assert answer["threshold"] == pytest.approx(threshold, rel=0.01)
         assert ours["comparison"][composition] == answer["threshold"]
-    never = run_json(capsys, *SETTING, "100", *FLOOR, "--accounting", "advanced")
+    never = run_json(capsys, *COMMAND, *SETTING, "100", *FLOOR, "--accounting", "advanced")
     assert never["threshold"] == pytest.approx(3335, rel=0.01)
     assert never["reachable"] is False
 
 
 def test_noise_and_consensus(capsys) -> None:
     thresholds = [
-        run_json(capsys, *SETTING, "25", *FLOOR, "--noise", noise)["threshold"]
+        run_json(capsys, *COMMAND, *SETTING, "25", *FLOOR, "--noise", noise)["threshold"]
         for noise in ("exponential", "monotone-laplace", "paper-laplace")
     ]
     assert thresholds == sorted(thresholds)
-    votes = run_json(capsys, *SETTING, "25", "--consensus")
+    votes = run_json(capsys, *COMMAND, *SETTING, "25", "--consensus")
     assert votes["rule"]["kind"] == "consensus"
     assert votes["epsilon"] == pytest.approx(5, rel=1e-6)
     union = votes["comparison"]["paper_laplace_with_union_over_steps"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from commands import blocks
 
 import sotto
 from sotto.algorithms.dppg.config import DPPGConfig
@@ -22,11 +23,6 @@ from sotto.cli import main
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "tests" / "runs" / "kept" / "version_0_1_0.tar.xz"
-
-
-def blocks(guide: str, language: str) -> list[str]:
-    text = (ROOT / "docs" / f"{guide}.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ def run_x(tmp_path, monkeypatch) -> Path:
 
 def test_the_commands_of_certificates_run(run_x, capsys) -> None:
     checked = 0
-    for line in "".join(blocks("certificates", "sh")).splitlines():
+    for line in "".join(blocks("docs/certificates.md", "sh")).splitlines():
         line = line.split("  #")[0].replace("tools/", f"{ROOT}/tools/")
         words = shlex.split(line)
         if words[0] == "sotto":
@@ -60,7 +56,7 @@ def test_the_commands_of_certificates_run(run_x, capsys) -> None:
 
 
 def test_the_settings_of_devices_are_those_of_the_app() -> None:
-    simulated, real = (tomllib.loads(text) for text in blocks("devices", "toml"))
+    simulated, real = (tomllib.loads(text) for text in blocks("docs/devices.md", "toml"))
     app = tomllib.loads((ROOT / "examples" / "devices" / "pyproject.toml").read_text())
     known = app["tool"]["flwr"]["app"]["config"]
     for given in (simulated, real):
@@ -76,7 +72,7 @@ def test_the_settings_of_devices_are_those_of_the_app() -> None:
 def test_the_app_of_a_real_device_is_made() -> None:
     from flwr.clientapp import ClientApp
 
-    (text,) = blocks("devices", "python")
+    (text,) = blocks("docs/devices.md", "python")
     names: dict[str, object] = {}
     exec(compile(text, "devices.md", "exec"), names)
     assert isinstance(names["app"], ClientApp)
@@ -84,7 +80,7 @@ def test_the_app_of_a_real_device_is_made() -> None:
 
 def test_a_stream_over_devices_opens(tmp_path) -> None:
     """The tests have one device."""
-    (text,) = blocks("machines", "python")
+    (text,) = blocks("docs/machines.md", "python")
     unit = sotto.Unit(kind="trajectory", adjacency="zero-out")
     release = sotto.Release(
         "mean",

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from commands import blocks
 
 import sotto
 from sotto.algorithms.expert_offline import states
@@ -23,26 +24,21 @@ GUIDE = (ROOT / "docs" / "own_data.md").read_text()
 SHORTER = "--gradient-steps 20 --student-hidden 8"
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    return [text for name, text in found if name == language]
-
-
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     """The log that the guide's program makes."""
     folder = tmp_path_factory.mktemp("log")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        exec(compile(blocks("python")[0], "make_log.py", "exec"), {})
+        exec(compile(blocks("docs/own_data.md", "python")[0], "make_log.py", "exec"), {})
     return folder / "records.csv"
 
 
 def test_the_guide_runs(records, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(records, tmp_path)
-    _, reading = blocks("python")
-    (commands,) = blocks("")
+    _, reading = blocks("docs/own_data.md", "python")
+    (commands,) = blocks("docs/own_data.md")
     lines = commands.replace("\\\n", " ").splitlines()
     assert lines[0] == "python make_log.py"
     imports, train, certificate = (shlex.split(line)[1:] for line in lines[1:])
@@ -61,7 +57,7 @@ def test_the_guide_runs(records, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         learning, "learn", lambda config, *given: learning.blank_policy(config, given[-1])
     )
-    best, _, several, marginalised = blocks("sh")
+    best, _, several, marginalised = blocks("docs/own_data.md", "sh")
     for line in best.splitlines():
         assert main(shlex.split(line)[1:]) == 0
     assert "epsilon 1 at delta 1e-05" in capsys.readouterr().out
@@ -74,7 +70,7 @@ def test_the_guide_runs(records, tmp_path, monkeypatch, capsys):
 def test_the_evaluation_of_the_guide_runs(records, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(records, tmp_path)
-    commands = blocks("sh")[1]
+    commands = blocks("docs/own_data.md", "sh")[1]
     for line in commands.replace("\\\n", " ").splitlines():
         assert main(shlex.split(line)[1:]) == 0
     said = capsys.readouterr().out
@@ -91,7 +87,7 @@ def test_the_bandit_of_the_guide_runs(tmp_path, monkeypatch, capsys):
             comedy, drama = rng.randint(0, 1), rng.randint(0, 1)
             rows.append(f"{viewer},{comedy},{drama},{rng.randint(1950, 2030)},{2 + 2 * comedy}")
     Path("ratings.csv").write_text("\n".join(rows) + "\n")
-    (commands,) = blocks("bash")
+    (commands,) = blocks("docs/own_data.md", "bash")
     for line in commands.replace("\\\n", " ").splitlines():
         assert main(shlex.split(line)[1:]) == 0
     assert "gain over random choice" in capsys.readouterr().out
@@ -100,7 +96,7 @@ def test_the_bandit_of_the_guide_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_declaration_of_the_guide_is_one(tmp_path):
-    (text,) = blocks("json")
+    (text,) = blocks("docs/own_data.md", "json")
     path = tmp_path / "columns.json"
     path.write_text(text)
     declaration = Declaration.of(drafts.read(path))

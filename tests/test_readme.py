@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from commands import blocks
 from small_runs import SMALL_PPO
 from tiny_language import MODEL, TINY, install_films, write_feedback
 
@@ -43,14 +44,9 @@ SHORTER = {
 """Flags that shorten the commands of README that begin so, in place of the flag's value there."""
 
 
-def blocks() -> list[str]:
-    """The blocks of README without a language, in order."""
-    return re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
 def commands() -> list[str]:
     """The commands of `sotto` in README, without their comments."""
-    text = "\n".join(blocks()).replace("\\\n", " ")
+    text = "\n".join(blocks("README.md")).replace("\\\n", " ")
     lines = [" ".join(line.split("#")[0].split()) for line in text.splitlines()]
     return [line for line in lines if line.startswith("sotto ")]
 
@@ -67,7 +63,7 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path, monkeypatch, capsys) ->
     for command in demo:
         assert main(shlex.split(command)) == 0
         printed.append(squeezed(VARIES.sub("*", capsys.readouterr().out)))
-    shown = [one for one in blocks() if re.match(r"dppg on|Proved|  - DPPG", one)]
+    shown = [one for one in blocks("README.md") if re.match(r"dppg on|Proved|  - DPPG", one)]
     assert (len(printed), len(shown)) == (2, 3)
     for excerpt, output in zip(shown, (printed[0], printed[1], printed[1]), strict=True):
         for part in excerpt.split("...\n"):

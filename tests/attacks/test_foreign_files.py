@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import pytest
 import small_teacher
+from commands import refused
 
 import sotto
 from sotto.algorithms.baselines.ppo import PPOConfig
@@ -98,14 +99,6 @@ def trap(tmp_path: Path, monkeypatch) -> Iterator[tuple[str, Path]]:
     yield f"{name}:Trap-v0", marker
     sys.modules.pop(name, None)
     gym.registry.pop("Trap-v0", None)
-
-
-def refused(capsys, *words: str | Path) -> str:
-    capsys.readouterr()
-    assert main([str(word) for word in words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.count("\n") == 0
-    return error
 
 
 def run_of(path: Path, algorithm: str, chosen, ledger: bool, **changes) -> Path:

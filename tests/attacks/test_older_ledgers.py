@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from commands import refused
 
 from sotto.cli import main
 from sotto.runs import marks
@@ -54,14 +55,6 @@ def rolled_back(finished: Path, tmp_path: Path) -> Path:
 
 def contents(run: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(words) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.count("\n") == 0
-    return error
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Browser
+from commands import blocks
 from live import LIMITS
 from served import running
 
@@ -21,10 +22,6 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "people.md").read_text()
 SPACES = '{"observations": 1, "actions": 2}'
 WAITS = ("campaign serve", "campaign update", "simulate people", "train rlhf")
 """Commands that wait for people, or learn from them: other tests run them."""
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
 def commands(section: str) -> list[str]:
@@ -78,7 +75,7 @@ def test_the_program_of_the_guide_takes_part(lamp, monkeypatch, capsys) -> None:
     assert SPACES in " ".join(GUIDE.split())
     monkeypatch.chdir(tokens.parent)
     monkeypatch.setattr(sys, "argv", ["light.py", url])
-    (program,) = blocks("python")
+    (program,) = blocks("docs/people.md", "python")
     exec(compile(program, "light.py", "exec"), {})
     kept, places = capsys.readouterr().out.splitlines()
     assert "'kept': True" in kept
@@ -88,7 +85,7 @@ def test_the_program_of_the_guide_takes_part(lamp, monkeypatch, capsys) -> None:
 def test_the_page_of_the_guide_takes_part(lamp, browser: Browser) -> None:
     """Its files come from the same origin; here they are put into a page of the service."""
     url, tokens = lamp
-    (html,), (script,) = blocks("html"), blocks("js")
+    (html,), (script,) = blocks("docs/people.md", "html"), blocks("docs/people.md", "js")
     module = re.sub(r"^import (.*) from \"\.(/.*)\";$", r'const \1 = await import("\2");', script,
                     flags=re.MULTILINE)  # fmt: skip
     token = tokens.read_text().split()[1]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import refused
 
 from sotto.algorithms.audits import auditable
 from sotto.algorithms.dppg.algorithm import DPPG
@@ -64,19 +65,13 @@ def test_a_refuted_claim_may_be_true(run, capsys, monkeypatch):
     assert "Up to 5 of 100 audits refute a true claim: repeat with another --seed" in said
 
 
-def refused(capsys, *words):
-    capsys.readouterr()
-    assert main(["audit", *words]) == 2
-    return capsys.readouterr().err
-
-
 def test_what_cannot_be_audited_is_refused_by_name(run, tmp_path, capsys):
-    assert "leave out --samples" in refused(capsys, str(run), "--samples", "100")
-    assert "has no config.json" in refused(capsys, str(tmp_path))
-    assert "or the directory of a training" in refused(capsys, str(tmp_path / "nothing"))
+    assert "leave out --samples" in refused(capsys, "audit", str(run), "--samples", "100")
+    assert "has no config.json" in refused(capsys, "audit", str(tmp_path))
+    assert "or the directory of a training" in refused(capsys, "audit", str(tmp_path / "nothing"))
     settings = json.loads((run / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(settings | {"seeds": [1, 2]}))
-    assert "give one seed" in refused(capsys, str(tmp_path))
+    assert "give one seed" in refused(capsys, "audit", str(tmp_path))
 
 
 @pytest.mark.parametrize(

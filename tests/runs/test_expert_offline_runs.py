@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import refused
 from minari.dataset.minari_storage import MinariStorage
 from people_logs import write_visits
 
@@ -89,12 +90,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words(out: Path, dataset: Path, *more: str) -> list[str]:
     given = ["train", "expert-offline", "--dataset", str(dataset), "--out", str(out), "--json"]
     return [*given, *TINY, *more]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
-    capsys.readouterr()
-    assert main(given) == 2
-    return capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from commands import refused
 
 from sotto.cli import main
 from sotto.privacy.certificates.derive import verify
@@ -41,12 +42,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "copy"))
-
-
-def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
-    capsys.readouterr()
-    assert main(given) == 2
-    return capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_a_run_directory_holds_everything(capsys, finished: Path) -> None:
@@ -246,5 +241,8 @@ def test_settings_that_cannot_run_leave_nothing(
     capsys, tmp_path: Path, more: tuple[str, ...], message: str
 ) -> None:
     out = tmp_path / "run"
-    assert message in refused(capsys, *words(out, *more))
+    assert main(words(out, *more)) == 2
+    said = capsys.readouterr().err.splitlines()[-1]  # behind what is protected, if that is said
+    assert said.startswith("sotto: ")
+    assert message in said
     assert not out.exists()

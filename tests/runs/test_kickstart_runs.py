@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import refused
 from pydantic_core import to_json
 from small_runs import SMALL_PPO
 
@@ -30,15 +31,6 @@ STUDENT = (
 
 def student(out: Path, teacher: Path | str, *words: str) -> list[str]:
     return ["train", "kickstart", "--teacher", str(teacher), "--out", str(out), *STUDENT, *words]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(words) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.count("\n") == 0
-    assert error.startswith("sotto: ")
-    return error
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import refused
 from small_runs import SMALL_PPO
 
 import sotto
@@ -98,13 +99,6 @@ def finished(teacher: Path) -> Path:
         given = ["train", "kickstart", "--teacher", str(teacher), "--out", str(out), *words]
         assert main(given) == 0
     return out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    capsys.readouterr()
-    assert main([str(word) for word in words]) == 2
-    (sentence,) = capsys.readouterr().err.strip().splitlines()
-    return sentence
 
 
 def kickstart(teacher: Path, out: Path, *words: str) -> list[str | Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import refused
 from small_runs import SMALL_PPO
 from tiny_language import (
     MODEL,
@@ -64,13 +65,6 @@ def simulated(folder: Path) -> tuple[Path, str]:
         patch.setattr(people, "BATCH", 8)
         assert main([*TRAIN, "--no-judge", "--out", str(out)]) == 0
     return out, said.getvalue()
-
-
-def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
-    capsys.readouterr()
-    assert main(given) == 2
-    (sentence,) = capsys.readouterr().err.strip().splitlines()
-    return sentence
 
 
 def resume(out: Path, *more: str) -> list[str]:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import refused
 from pydantic_core import to_json
 from small_runs import SMALL_PPO
 from sqlalchemy import exc
@@ -53,15 +54,6 @@ def finished_pair(trained_pair: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def copied(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "copy"))
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(words) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.count("\n") == 0
-    assert error.startswith("sotto: ")
-    return error
 
 
 def test_a_run_directory_holds_everything(finished: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import refused
 
 sys.path.append(str(Path(__file__).parents[1] / "privacy"))
 
@@ -46,14 +47,6 @@ def words(out: Path, **changes: object) -> list[str]:
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
     return ["train", "dppg", "--out", str(out), *flags]
-
-
-def refused(capsys, *command: str) -> str:
-    capsys.readouterr()
-    assert main([*command]) == 2
-    error: str = capsys.readouterr().err
-    assert error.count("\n") == 1, error
-    return error
 
 
 @pytest.fixture(scope="module")

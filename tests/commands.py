@@ -1,0 +1,34 @@
+"""What tests ask of commands, and the blocks of pages that show them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sotto.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """The one sentence of a refusal."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    error = capsys.readouterr().err.strip()
+    assert "Traceback" not in error
+    assert error.count("\n") == 0, error
+    assert error.startswith("sotto: ")
+    return error
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+    """The JSON object that a command prints."""
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def blocks(page: str, language: str = "") -> list[str]:
+    """The blocks of a page in a language, in order; a page is named as `docs/people.md`."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.DOTALL)
+    return [text for name, text in found if name == language]
