@@ -127,13 +127,15 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
         file.write(text.encode())
 
 
-def overwrite(path: Path, text: str, mode: int) -> None:
+def overwrite(path: Path, text: str) -> None:
     """Writes a short text in place, unsynced; every text of a file has the same length.
+
+    Only the owner can read a new file.
 
     Raises:
         OSError: it cannot be written.
     """
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(file, text.encode())
     finally:

@@ -34,7 +34,6 @@ CORPORA = Corpora(
     films=texts(GOOD, BAD),
     amazon=texts(GOOD[:2], BAD[:3]),
     nyt=texts(GOOD[1:], BAD[2:]),
-    tweets=texts(GOOD, BAD),
 )
 
 
@@ -105,9 +104,9 @@ def test_a_judge_is_a_penalised_regression_on_the_stream(language):
     np.testing.assert_allclose(found(rows), 1 / (1 + np.exp(-margins)), atol=2e-3)
 
 
-def test_a_judge_never_reads_films_or_tweets(language, data):
+def test_a_judge_never_reads_films(language, data):
     first = Judge.fit(language, CORPORA)
-    other = Judge.fit(language, replace(CORPORA, films=texts(BAD, GOOD), tweets=texts(BAD, GOOD)))
+    other = Judge.fit(language, replace(CORPORA, films=texts(BAD, GOOD)))
     np.testing.assert_array_equal(first.weights, other.weights)
     assert len([*(data / "judges").iterdir()]) == 1
 

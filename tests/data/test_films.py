@@ -29,7 +29,7 @@ def archive(folder: Path, lines: dict[str, str | bytes]) -> Path:
 
 def test_every_kind_of_text_is_read(tmp_path):
     found = films.read(archive(tmp_path, LINES))
-    for kind in ("films", "amazon", "nyt", "tweets"):
+    for kind in ("films", "amazon", "nyt"):
         texts = getattr(found, kind)
         assert texts.texts == (f"first of {kind}", "clichés “2”")
         np.testing.assert_array_equal(texts.ratings, [0.5, -3.0])
@@ -55,8 +55,8 @@ def test_damaged_lines_are_refused(tmp_path, line, found):
 
 
 def test_damaged_archives_are_refused(tmp_path):
-    with pytest.raises(RunError, match=r"has no file .*tweets_GroundTruth\.txt"):
-        films.read(archive(tmp_path, {kind: LINES[kind] for kind in ("films", "amazon", "nyt")}))
+    with pytest.raises(RunError, match=r"has no file .*nytEditorialSnippets_GroundTruth\.txt"):
+        films.read(archive(tmp_path, {kind: LINES[kind] for kind in ("films", "amazon")}))
     path = archive(tmp_path, LINES)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(RunError, match="is damaged: it cannot be read"):

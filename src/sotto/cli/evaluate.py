@@ -21,7 +21,7 @@ from sotto.algorithms.evaluation.models import ReturnModel, read_return_model
 from sotto.algorithms.evaluation.persons import EstimatorName
 from sotto.algorithms.evaluation.policies import Target, named, released
 from sotto.algorithms.evaluation.policies import as_json as linear_json
-from sotto.algorithms.evaluation.release import UNIT, Spending
+from sotto.algorithms.evaluation.release import Spending
 from sotto.algorithms.offline_people.algorithm import Offline
 from sotto.algorithms.offline_people.returns import expected_returns
 from sotto.cli.terminal.options import Json
@@ -137,9 +137,7 @@ def evaluate(
         "sampled": sampled,
     }
     place = out if out is not None else on.with_name(f"{on.name}-evaluation")
-    run, ledger = create_evaluation(
-        place, str(on), settings, UNIT, Budget(epsilon=epsilon, delta=delta)
-    )
+    run, ledger = create_evaluation(place, str(on), settings, Budget(epsilon=epsilon, delta=delta))
     try:
         found = analysis.evaluate(records, targets, asked, ledger, spending, models)
     except BaseException:

@@ -47,7 +47,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Corpora:
-    """Texts of four kinds."""
+    """Texts of three kinds."""
 
     films: Texts
     """Sentences of film reviews."""
@@ -55,14 +55,12 @@ class Corpora:
     """Sentences of product reviews."""
     nyt: Texts
     """Sentences of editorials of the New York Times."""
-    tweets: Texts
 
 
 FILES = {
     "films": "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt",
     "amazon": "hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt",
     "nyt": "hutto_ICWSM_2014/nytEditorialSnippets_GroundTruth.txt",
-    "tweets": "hutto_ICWSM_2014/tweets_GroundTruth.txt",
 }
 """File of each kind of text in the archive."""
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sotto.algorithms.evaluation.release import UNIT
 from sotto.errors import RunError
 from sotto.files import read_model, require_regular, write_model
 from sotto.frozen import FrozenModel
 from sotto.privacy.ledger.entries import now, versions
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.units import Unit
 from sotto.runs import marks
 
 SETTINGS = "evaluation.json"
@@ -69,7 +69,7 @@ class EvaluationRun:
 
 
 def create_evaluation(
-    out: Path, log: str, settings: dict[str, Any], unit: Unit, budget: Budget
+    out: Path, log: str, settings: dict[str, Any], budget: Budget
 ) -> tuple[EvaluationRun, Ledger]:
     """Makes the directory and its ledger; nothing is charged.
 
@@ -89,7 +89,7 @@ def create_evaluation(
         raise RunError(
             f"{out} exists; name another --out, since every evaluation of the log has its cost"
         ) from None
-    ledger = Ledger.create(out / _LEDGER, made.run_id, unit=unit, budget=budget)
+    ledger = Ledger.create(out / _LEDGER, made.run_id, unit=UNIT, budget=budget)
     write_model(out / SETTINGS, made)
     return EvaluationRun(out, made), ledger
 

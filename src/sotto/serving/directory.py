@@ -115,7 +115,7 @@ class Service:
         It is done before every answer leaves, so it is overwritten in place and not synced.
         """
         text = f"{marks.mark(ledger).model_dump_json():<{_MARK_BYTES}}\n"
-        overwrite(self.path / marks.FILE, text, 0o600)
+        overwrite(self.path / marks.FILE, text)
 
     def digest_key(self, ledger: AnswerLedger, *, renew: bool = False) -> DigestKey:
         """Returns the key by which repeated requests are recognised; the first start makes it.

@@ -19,7 +19,7 @@ from sotto.algorithms.evaluation.analysis import LEARNT, Asked, as_json, evaluat
 from sotto.algorithms.evaluation.intervals import Value
 from sotto.algorithms.evaluation.persons import PersonLog, Public
 from sotto.algorithms.evaluation.policies import Linear, Target, named
-from sotto.algorithms.evaluation.release import UNIT, Spending
+from sotto.algorithms.evaluation.release import Spending
 from sotto.data.imports.records import Records
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.plots import COLOURS, GREY, headline, panels, title
@@ -133,7 +133,7 @@ def _through_the_door(
         place.parent.mkdir(parents=True, exist_ok=True)
         settings = {"policies": list(targets)} | asdict(asked)
         budget = Budget(epsilon=spending.epsilon, delta=spending.delta)
-        run, ledger = create_evaluation(place, trial.name, settings, UNIT, budget)
+        run, ledger = create_evaluation(place, trial.name, settings, budget)
         found = evaluate(records, targets, asked, ledger, spending)
         certificate = derive(ledger)
         certificate.write(run.certificate)

@@ -132,9 +132,9 @@ def write_head(engine: sa.Engine, head: str) -> None:
         return
     try:
         if path.exists():
-            files.overwrite(path, f"{head}\n", 0o600)
+            files.overwrite(path, f"{head}\n")
         else:  # never seen empty, not even after a kill
-            files.write_whole(path, f"{head}\n", 0o600)
+            files.write_whole(path, f"{head}\n")
             path.chmod(path.with_suffix("").stat().st_mode & 0o666)
     except OSError as error:
         raise LedgerUnavailable(
