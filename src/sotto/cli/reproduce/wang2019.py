@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
+from sotto.cli.reproduce import answer
 from sotto.cli.terminal.options import FirstSeed, Json, Ray, Seeds
-from sotto.cli.terminal.output import print_json, say
+from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.extras import require
@@ -51,8 +52,4 @@ def wang(
     require("pyarrow")
     with on_cluster(ray):
         summary = make_figure(figure, chosen, out, say, quick)
-    data = out / f"{figure}{'-quick' if quick else ''}.json"
-    if json:
-        print_json(summary)
-    else:
-        print(f"Data: {data}, {data.with_suffix('.parquet')}; {data.with_suffix('.png')}")
+    answer(summary, json, out / f"{figure}{'-quick' if quick else ''}")
