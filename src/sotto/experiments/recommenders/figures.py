@@ -17,8 +17,9 @@ from sotto.algorithms.bandit.config import BanditConfig, filled
 from sotto.algorithms.bandit.person import Rated, rated
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.plots import COLOURS, GREY, headline, legend_below, level, panels, title
+from sotto.experiments.public_tables import PublicTable
 from sotto.experiments.recommenders.replay import NOISY, SILENT, Arm, Replay, replay
-from sotto.experiments.recommenders.sources import RATINGS, Ratings, imported
+from sotto.experiments.recommenders.sources import RATINGS
 from sotto.runs.api import TrainedRun, train, verify
 from sotto.runs.metrics import read
 from sotto.trees import at
@@ -49,11 +50,11 @@ def make(out: Path, seeds: int, say: Say) -> dict[str, Any]:
     return summary
 
 
-def _cell(ratings: Ratings, out: Path, seeds: int, say: Say) -> dict[str, Any]:
+def _cell(ratings: PublicTable, out: Path, seeds: int, say: Say) -> dict[str, Any]:
     """Returns everything about one data set."""
     say(f"{ratings.title}: import")
     log = out / "logs" / ratings.name
-    records = imported(ratings, log, say)
+    records = ratings.imported(log, say)
     config = filled(BanditConfig(on=str(log)), records)
     people = rated(config, records)
     arms: list[dict[str, Any]] = []
@@ -105,7 +106,9 @@ def _summed(found: list[Replay], exact: float | None) -> dict[str, Any]:
     }
 
 
-def _trained(log: Path, epsilon: float, out: Path, ratings: Ratings, say: Say) -> dict[str, Any]:
+def _trained(
+    log: Path, epsilon: float, out: Path, ratings: PublicTable, say: Say
+) -> dict[str, Any]:
     """Returns the certified training at one epsilon, which is made if `out` does not hold it."""
     place = out / ratings.name / f"epsilon-{epsilon:g}"
     say(f"{ratings.title}: training through the door, epsilon {epsilon:g}")
@@ -126,7 +129,7 @@ def _trained(log: Path, epsilon: float, out: Path, ratings: Ratings, say: Say) -
 
 
 def _more(
-    config: BanditConfig, people: Rated, seeds: int, ratings: Ratings, say: Say
+    config: BanditConfig, people: Rated, seeds: int, ratings: PublicTable, say: Say
 ) -> list[dict[str, Any]]:
     """Returns shares of the gain at epsilon 1 for several times as many people."""
     found = []

