@@ -22,6 +22,7 @@ BUDGET = Budget(epsilon=1.3, delta=1e-5)
         "sqlite:///file::memory:?cache=shared&uri=true",
         "sqlite:///file:name?mode=memory&cache=shared&uri=true",
         "sqlite:///file:?uri=true",  # a temporary file
+        "sqlite:///file:ledger.sqlite?uri=true",  # a file, but a URI may name anything
     ],
 )
 def test_a_ledger_in_memory_is_refused(

@@ -225,6 +225,20 @@ def test_no_new_product_charges_people_in_an_older_copy_of_the_budget(tmp_path):
         charge(product(SharedBudget.open(place), tmp_path / "two").open_stream(statement(ONCE)), 3)
 
 
+def test_a_relative_url_is_the_same_file_after_a_change_of_directory(tmp_path, monkeypatch):
+    """The file beside the budget would be written elsewhere, and an older copy would be opened."""
+    monkeypatch.chdir(tmp_path)
+    budget = SharedBudget.create("sqlite:///people.budget", ALLOWANCE)
+    copy = (tmp_path / "people.budget").read_bytes()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    charge(product(budget, tmp_path / "one").open_stream(statement(ONCE)), 3)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    (tmp_path / "people.budget").write_bytes(copy)
+    with pytest.raises(LedgerCorrupt, match="as an older copy does"):
+        SharedBudget.open(tmp_path / "people.budget")
+
+
 def test_an_older_copy_of_a_products_ledger_makes_no_release(tmp_path):
     """The people of its lost releases would be charged nothing for the same ones."""
     budget, place = SharedBudget.create(tmp_path / "people.budget", ALLOWANCE), tmp_path / "product"

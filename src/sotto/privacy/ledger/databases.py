@@ -43,13 +43,21 @@ def database(where: Path | str) -> sa.Engine:
     """Returns the database at a path (SQLite) or SQLAlchemy URL, and reads or writes nothing yet.
 
     Raises:
-        LedgerUnavailable: the URL or its driver is unknown, or it is neither of the two databases.
+        LedgerUnavailable: the URL or its driver is unknown, or it is neither of the two databases,
+            or in memory.
     """
     text = str(where)
-    url = text if "://" in text else sa.URL.create("sqlite", database=str(Path(where).absolute()))
     advice = "give the path of a file, or the SQLAlchemy URL of an SQLite or PostgreSQL database"
     try:
-        name = sa.make_url(url).get_backend_name()
+        url = sa.make_url(text) if "://" in text else sa.URL.create("sqlite", database=text)
+        name, file = url.get_backend_name(), url.database or ""
+        if name == "sqlite":
+            if not file or ("://" in text and file.startswith((":memory:", "file:"))):
+                raise LedgerUnavailable(
+                    "a ledger in memory forgets what was spent when its process ends, and a URI "
+                    "(file:...) may name one; give the path of a file"
+                )
+            url = url.set(database=str(Path(file).absolute()))  # the same in every directory
         options: dict[str, Any] = {"hide_parameters": True}  # errors would show who took part
         if name != "sqlite":
             # PostgreSQL's commands see what was committed before each; SQLite is set up below.
@@ -230,15 +238,14 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         # What will be in it concerns its owner alone: hashes, names, stored answers. SQLite gives
         # its journals the same mode. What cannot be made is SQLite's to complain about.
         with contextlib.suppress(OSError):
-            if given and given[0] and given[0] != ":memory:" and "file:" not in given[0]:
-                os.close(os.open(given[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            os.close(os.open(given[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, record: Any) -> None:
-        file, given = _file_of(connection), engine.url.database
-        # The given path may hold a link, which can point to another file later.
-        path = os.path.abspath(given) if given and os.path.exists(given) else file
+        path = str(engine.url.database)  # may hold a link, which can point to another file later
         record.info[_FILE] = path, _identity(path)
+        if os.path.getsize(path) == 0:  # one that somebody else has made
+            os.chmod(path, 0o600)
         connection.isolation_level = None  # transactions begin where we say, below
         for pragma in (
             f"busy_timeout = {int(1000 * LOCK_WAIT_SECONDS)}",
@@ -270,24 +277,6 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _file_of(connection: Any) -> str:
-    """Returns the file of a database.
-
-    Raises:
-        LedgerUnavailable: the database is in memory, or a temporary one, whatever its URL.
-    """
-    ((_, _, file),) = connection.execute("PRAGMA database_list").fetchall()
-    if not file:
-        connection.close()
-        raise LedgerUnavailable(
-            "a ledger in memory forgets what was spent when its process ends; give the path of a "
-            "file"
-        )
-    if os.path.getsize(file) == 0:  # one that SQLite has made, by a URI of its own
-        os.chmod(file, 0o600)
-    return str(file)
 
 
 def _require_plain(connection: Any) -> None:
