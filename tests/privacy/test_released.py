@@ -78,6 +78,7 @@ def test_an_answer_whose_hash_could_not_be_written_is_not_drawn_again(
 ) -> None:
     path = tmp_path / "f.values"
     function = released(path)
+    copy = path.read_bytes()
 
     def full(*_: object) -> None:
         raise LedgerUnavailable("no space is left")
@@ -89,6 +90,10 @@ def test_an_answer_whose_hash_could_not_be_written_is_not_drawn_again(
                 function(np.array([0.5]))
     again = ReleasedFunction.open(path, secret)
     assert len(again) == 1
+    again(np.array([0.5]))  # the stored answer leaves
+    path.write_bytes(copy)
+    with pytest.raises(LedgerCorrupt, match="as an older copy does"):
+        ReleasedFunction.open(path, secret)
 
 
 def test_without_the_secret_only_what_was_asked_is_answered(tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ class ReleaseFile:
         """Opens a file and checks every row.
 
         Raises:
-            LedgerUnavailable: there is none, or it cannot be read.
+            LedgerUnavailable: there is none, or it cannot be read, or the file beside it lacks the
+                last row and cannot be written.
             LedgerCorrupt: it is not what was written, or it is an older copy.
         """
         if not path.is_file():
@@ -124,6 +125,8 @@ class ReleaseFile:
             raise LedgerCorrupt(f"the file at {path} is no release that this version can read")
         if not held:
             raise databases.older(engine)
+        if beside != head:  # after a kill or a move; what is stored may leave from now on
+            databases.write_head(engine, head)
         return cls(path, header, size, head)
 
     def __len__(self) -> int:
