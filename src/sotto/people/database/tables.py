@@ -131,7 +131,6 @@ def create(database: sa.Engine, row: dict[str, Any], policy: bytes, wrapped: byt
         CampaignMismatch: the database holds a campaign already.
         StoreUnavailable: it cannot be written.
     """
-    databases.make_private(database)
     with campaign_errors(database), database.begin() as connection:
         databases.one_creator(connection)
         _metadata.create_all(connection)
@@ -153,11 +152,10 @@ def find(database: sa.Engine, campaign_id: str) -> Campaign:
         CampaignMismatch: the database holds another one.
         StoreUnavailable: there is none, or the database cannot be read.
     """
-    file = database.url.database
     missing = StoreUnavailable(
         f"there is no campaign at {databases.place(database)}; create it first"
     )
-    if database.dialect.name == "sqlite" and not (file and Path(file).is_file()):
+    if (file := databases.file_of(database)) is not None and not file.is_file():
         raise missing
     with reading(database) as connection:
         exists = sa.inspect(connection).has_table(campaign.name)

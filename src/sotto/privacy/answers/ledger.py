@@ -28,7 +28,7 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.errors import IdempotencyConflict, LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.chain import Chain
-from sotto.privacy.ledger.databases import database, ledger_errors, make_private, reading
+from sotto.privacy.ledger.databases import database, ledger_errors, reading
 from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, json_values, now, versions
 from sotto.privacy.ledger.spending import Budget
 
@@ -113,7 +113,6 @@ class AnswerLedger(Chain):
             "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
-        make_private(engine)  # it stores answers, names and hashes of tokens
         entries.create(engine, entry, storage.TABLES)
         return cls(engine, run_id)
 

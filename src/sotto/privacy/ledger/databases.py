@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,9 @@ def database(where: Path | str) -> sa.Engine:
     return engine
 
 
-def make_private(engine: sa.Engine) -> None:
-    """Makes a new SQLite file that only its owner may read; its journal gets the same mode."""
-    if engine.dialect.name == "sqlite" and engine.url.database:
-        with suppress(OSError):  # what is wrong with the place, SQLite says
-            os.close(os.open(engine.url.database, os.O_CREAT | os.O_EXCL, 0o600))
+def file_of(engine: sa.Engine) -> Path | None:
+    """Returns the file of an SQLite database; a server has none."""
+    return Path(str(engine.url.database)) if engine.dialect.name == "sqlite" else None
 
 
 def reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
@@ -123,8 +121,8 @@ def one_creator(connection: sa.Connection) -> None:
 
 def sync_directory(engine: sa.Engine) -> None:
     """Syncs the directory of a new SQLite file, so that its name is as durable as its contents."""
-    if engine.dialect.name == "sqlite" and engine.url.database:
-        files.sync_directory(Path(engine.url.database).parent)
+    if (file := file_of(engine)) is not None:
+        files.sync_directory(file.parent)
 
 
 def write_head(engine: sa.Engine, head: str) -> None:
@@ -189,9 +187,8 @@ def older(engine: sa.Engine) -> LedgerCorrupt:
 
 def _head_file(engine: sa.Engine) -> Path | None:
     """Returns the file beside an SQLite file with the hash of its last entry."""
-    if engine.dialect.name != "sqlite" or not engine.url.database:
-        return None
-    return Path(f"{Path(engine.url.database).resolve()}.head")
+    file = file_of(engine)
+    return None if file is None else Path(f"{file.resolve()}.head")
 
 
 def place(engine: sa.Engine) -> str:

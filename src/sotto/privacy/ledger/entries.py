@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from platform import python_version
 from typing import Any, Literal
 
@@ -101,9 +100,9 @@ def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str
         LedgerUnavailable: there is no database, or it cannot be read.
         LedgerCorrupt: it is damaged.
     """
-    file = engine.url.database
+    file = databases.file_of(engine)
     missing = f"there is no {what} at {databases.place(engine)}; create it first"
-    if engine.dialect.name == "sqlite" and not (file and Path(file).is_file()):
+    if file is not None and not file.is_file():
         raise LedgerUnavailable(missing)
     with (
         databases.ledger_errors(engine, "nothing was changed"),
@@ -111,7 +110,7 @@ def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str
     ):
         if not sa.inspect(connection).has_table(_entries.name):
             damaged = f"{file} holds no {what}; name another file, or restore it from a backup"
-            raise LedgerUnavailable(damaged if engine.dialect.name == "sqlite" else missing)
+            raise LedgerUnavailable(missing if file is None else damaged)
         held: list[str] = list(connection.scalars(sa.select(_entries.c.run_id).distinct()))
     if run_id is None and len(held) == 1:
         return held[0]
