@@ -22,6 +22,7 @@ from dp_accounting.dp_event import RepeatAndSelectDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 COMPUTED = 1e-6  # relative difference that another machine's arithmetic may make
+PRINTED = 1e-5  # relative error of a number that a sentence says with six digits
 RESOLUTION = 2e-3  # relative error of a privacy loss distribution on the grid chosen here
 ORDERS = [1 + 2 ** (x / 20) for x in range(-130, 270)]  # of Renyi divergences
 FIELDS = """name unit participation parts dimensions clipping divisor correlation horizon population
@@ -97,7 +98,19 @@ def understand(value, name="", above=""):
         require(value in known.split(), f"the {name} {value!r}", "unverifiable")
 
 
-def event_of(s):
+def require_bound(s, sentences):
+    """Requires the sentence on the sensitivity of a function, whose values no code clips."""
+    every = {"kind": "returning", "max_participations": s["horizon"], "min_separation": 1}
+    require(s["participation"] == every, f"not all releases of {s['name']!r} have its input")
+    factor = 2 if s["unit"]["adjacency"] == "replace-one" else 1
+    bound, name = factor * s["parts"]["values"]["clip_norm"], "functions.sensitivity"
+    said = [one["numbers"] for one in sentences if one.get("claim") == name]
+    said = [float(one["bound"]) for one in said if one["name"] == repr(s["name"])]
+    found = any(math.isclose(one, bound, rel_tol=PRINTED) for one in said)
+    require(found, f"no sentence says why the values of {s['name']!r} differ by {bound:.6g}")
+
+
+def event_of(s, sentences=None):
     """Returns the event that a stream's statement costs one person, to its horizon."""
     unit, rule, parts, name = s["unit"], s["participation"], s["parts"], s["name"]
     everybody = rule["kind"] == "returning" and set(parts) == {"values"}
@@ -105,6 +118,8 @@ def event_of(s):
     coarse = values and s.get("noise_law", "scaled-float64") == "scaled-float64"
     if s["gaps"] or s["entropy"] != "operating-system" or coarse:
         return NOTHING
+    if values and parts and sentences is not None:
+        require_bound(s, sentences)
     kinds = bool(parts) + bool(s.get("prefixes")) + bool(s.get("choice"))
     require(kinds == 1, f"{name!r} states {kinds} kinds of releases, not one")
     if mechanism := s.get("prefixes"):
@@ -246,7 +261,7 @@ def distribution(events):
 def of_streams(c):
     """Returns claims about what people pay: points, events, samplers' delta, whether it is sure."""
     streams, statements = c["streams"], [one["statement"] for one in c["streams"]]
-    events = [event_of(s) for s in statements]
+    events = [event_of(s, c.get("claims")) for s in statements]
     for one, s, event in zip(streams, statements, events, strict=True):
         require(s["unit"] == c["unit"], f"{s['name']!r} has another unit")
         require(one["releases"] <= s["horizon"], f"{s['name']!r} made too many releases")

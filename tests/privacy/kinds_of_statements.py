@@ -117,7 +117,9 @@ _FUNCTION = {
     "participation": Returning(max_participations=4, min_separation=1),
     "parts": {"values": Part(clip_norm=1.0, noise_multiplier=3.0)},
     "assumptions": (
-        of_rewards.SENSITIVITY.assumption(name="'Q'", bound="2", norm="norm", because="why"),
+        of_rewards.SENSITIVITY.assumption(
+            name="'Q'", bound="2", norm="Euclidean norm", because="why"
+        ),
     ),
 }
 

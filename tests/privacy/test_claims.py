@@ -510,6 +510,8 @@ def test_an_unknown_sentence_is_refused() -> None:
         Reference(claim="noise.random", version=7)
     with pytest.raises(ValueError, match="needs the number 'teachers'"):
         Reference(claim="distance.shards", version=1)
+    with pytest.raises(ValueError, match="cannot say 'nothing' as its epsilon"):
+        Reference(claim="noise.random", version=3, numbers={"epsilon": "nothing"})
 
 
 # --- streams that go on --------------------------------------------------------------------------
@@ -529,7 +531,9 @@ def test_a_bound_that_was_rounded_otherwise_is_of_the_same_stream() -> None:
     votes = StreamStatement.model_validate(SCHEMA_1["words"]["votes"]["streams"][0])
 
     def bounded(bound: str, name: str = "'values'") -> StreamStatement:
-        said = rewards.SENSITIVITY.assumption(name=name, bound=bound, norm="norm", because="why")
+        said = rewards.SENSITIVITY.assumption(
+            name=name, bound=bound, norm="Euclidean norm", because="why"
+        )
         return votes.model_copy(update={"assumptions": (*votes.assumptions, said)})
 
     assert same_stream(bounded("1.40712"), bounded("1.40713"))

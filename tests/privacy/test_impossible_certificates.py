@@ -23,13 +23,16 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates import possible
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.lone import verify_file
+from sotto.privacy.claims import rewards
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.mechanisms.policies import GaussianPolicy
+from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.statements import Once, Part, Participation, Poisson, Returning, StreamStatement
-from sotto.privacy.units import EXPERT
+from sotto.privacy.units import EXPERT, REWARD_FUNCTION
 
 BACK = Returning(max_participations=3, min_separation=1)
 KINDS = {
@@ -56,6 +59,8 @@ def stream(name: str, rule: Participation) -> StreamStatement:
 
 def true_certificate(kind: str, where: Path) -> str:
     """The text of a true certificate; the streams of several have the same five people."""
+    if kind == "function":
+        return function(where)
     if kind == "teacher":
         statement = AnswerStatement(
             name="t",
@@ -92,6 +97,43 @@ def noise(multiplier: float, *streams: int) -> Callable[[Any], None]:
             one["event"]["noise_multiplier"] = multiplier
 
     return change
+
+
+def function(where: Path) -> str:
+    """The text of a true certificate of a function that was released twice."""
+    ledger = Ledger.create(where, unit=REWARD_FUNCTION, budget=Budget(epsilon=20.0, delta=1e-5))
+    released = FunctionRelease(
+        name="the reward's values",
+        unit=REWARD_FUNCTION,
+        sensitivity=vector_sensitivity(3, 2, 0.1),
+        noise_multiplier=2.0,
+        population="simulated",
+        size=6,
+        horizon=2,
+    ).open(ledger)
+    for _ in range(2):
+        released.release(np.zeros((3, 2)))
+    return derive(ledger).text()
+
+
+def sensitivity(**numbers: str) -> Callable[[Any], None]:
+    """Says other numbers about the sensitivity, in the statement too; none: does not say it."""
+
+    def change(c: Any) -> None:
+        place = [one["claim"] for one in c["claims"]].index("functions.sensitivity")
+        c["streams"][0]["statement"]["assumptions"] = []
+        if not numbers:
+            c["claims"].pop(place)
+            return
+        c["claims"][place]["numbers"].update(numbers)
+        words = rewards.SENSITIVITY.assumption(**c["claims"][place]["numbers"])
+        c["streams"][0]["statement"]["assumptions"].append(json.loads(words.model_dump_json()))
+
+    return change
+
+
+def in_one_release(c: Any) -> None:
+    c["streams"][0]["statement"]["participation"]["max_participations"] = 1
 
 
 def negative_delta(c: Any) -> None:
@@ -166,10 +208,15 @@ IMPOSSIBLE: dict[str, tuple[str, Callable[[Any], None]]] = {
     "more people in all than in streams": ("once", people(6, 5)),
     "more people than delta is for": ("once", people(10**7, 10**7)),
     "a population that not all pay for": ("sampled", people(900, 900)),
+    "a smaller bound of a function": ("function", sensitivity(bound="0.0001")),
+    "a larger bound of a function": ("function", sensitivity(bound="0.245")),
+    "a bound of another function": ("function", sensitivity(name="'another'")),
+    "no bound of a function": ("function", sensitivity()),
+    "a function that is in one of two releases": ("function", in_one_release),
 }
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "teacher"])
+@pytest.mark.parametrize("kind", [*KINDS, "teacher", "function"])
 def test_the_certificates_that_are_changed_are_true(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "certificate.json"
     path.write_text(true_certificate(kind, tmp_path / "ledger"))

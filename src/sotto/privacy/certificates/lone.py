@@ -174,6 +174,7 @@ def _check_possible(stored: AnyCertificate) -> None:
         possible.check_answers(stored.answers)
     else:
         possible.check_counts(stored.streams, stored.persons, stored.budget)
+        possible.check_functions(stored.streams)
     if (limits := _shared_budget(stored)) is not None:
         possible.check_shared_budget(stored.streams, limits, stored.delta)
 

@@ -7,13 +7,19 @@ The cost of the statements themselves is compared in `lone.py`.
 import math
 from collections.abc import Sequence
 
-from sotto.privacy.accounting.composition import Gaussian, compose
+from sotto.privacy.accounting.composition import Gaussian, NoGuarantee, compose
 from sotto.privacy.certificates.check import TOLERANCE
 from sotto.privacy.certificates.model import CertifiedAnswers, CertifiedStream
+from sotto.privacy.claims import LedgerFacts, Reference, said
+from sotto.privacy.claims.conditions import through_functions
+from sotto.privacy.claims.rewards import SENSITIVITY
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.costs import SAMPLER_RESERVE, filter_bound, shift_of
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.statements import Poisson, is_exclusive
+from sotto.privacy.statements import Poisson, Returning, is_exclusive
+
+_PRINTED = 1e-5
+"""Relative error of a sensitivity that is printed with six digits."""
 
 
 def check_budget(epsilon: float, budget: Budget) -> None:
@@ -56,6 +62,37 @@ def check_counts(streams: Sequence[CertifiedStream], persons: int, budget: Budge
         f"{persons} people in all do not fit the numbers of people in its streams",
     )
     _require(budget.delta * persons < 1, f"delta {budget.delta:g} is vacuous for {persons} people")
+
+
+def check_functions(streams: Sequence[CertifiedStream]) -> None:
+    """Refuses released functions whose sentence on sensitivity is missing or says another bound.
+
+    Their values are not clipped, so the sentence is the only place where the bound is explained.
+
+    Raises:
+        PrivacyError: there is such a stream, or one whose input is not in all of its releases.
+    """
+    for one in streams:
+        statement, rule = one.statement, one.statement.participation
+        if not through_functions(statement) or isinstance(statement.event, NoGuarantee):
+            continue
+        name = statement.name
+        _require(
+            rule == Returning(max_participations=statement.horizon, min_separation=1)
+            and set(statement.parts) == {"values"},
+            f"{name!r} is no release of a function, whose input is in each of its releases",
+        )
+        bound = statement.parts["values"].clip_norm * statement.unit.adjacency.sensitivity_factor
+        stated = [
+            (said_there.numbers["name"], float(said_there.numbers["bound"]))
+            for said_there in said(LedgerFacts(streams=(statement,)))
+            if isinstance(said_there, Reference) and said_there.claim == SENSITIVITY.identifier
+        ]
+        _require(
+            [repr(name)] == [who for who, _ in stated]
+            and math.isclose(stated[0][1], bound, rel_tol=_PRINTED),
+            f"no sentence says why the values of {name!r} differ by at most {bound:.6g}",
+        )
 
 
 def check_filter(streams: Sequence[CertifiedStream], persons: int, budget: Budget) -> None:

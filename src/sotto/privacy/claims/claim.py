@@ -21,6 +21,28 @@ Section = Literal["protects", "does-not-protect", "code", "user"]
 _LONGEST = 1000
 """Most characters of a sentence that is compared: a longer one cannot be known."""
 
+_NUMBER = r"-?\d+(\.\d+)?(e[+-]?\d+)?"
+
+_NUMBERS = (
+    *("bound", "colluding", "delta", "distance", "epsilon", "high", "lipschitz", "low"),
+    *("multiplier", "promised", "radius", "records", "secret", "share", "teachers"),
+)
+
+PLACES = {
+    **dict.fromkeys(_NUMBERS, _NUMBER),
+    "kind": "experts|clones",
+    "norm": rf"Euclidean norm|norm of the kernel exp\(-{_NUMBER} \|x - y\|\)",
+    "streams": "that may be about the same rewards|in which the same people may take part",
+    "who": "A reward in one|A person who takes part in one",
+    "what": "people|experts|rewards|how many users' updates are within the clip norm|users' returns"
+    "|means and variances of users' observations|a critic, which estimates users' returns",
+    # The user declares these. They stand in the section "user" only.
+    "name": ".+",
+    "because": ".+",
+    "words": ".+",
+}
+"""Pattern of the text in each place of a sentence. No other text joins sotto's own words."""
+
 
 @dataclass(frozen=True)
 class LedgerFacts:
@@ -55,7 +77,7 @@ class Claim:
     Attributes:
         identifier: permanent name, such as "noise.random".
         section: section of the certificate in which the sentence stands.
-        sentence: words, with {name} in place of each number.
+        sentence: words, with the name of a place, one of `PLACES`, in braces for each number.
         how: for an assumption, how it is enforced.
         version: number that goes up when the words or the section change.
         holds: condition under which a certificate says it; None for a sentence that a stream's
@@ -74,7 +96,16 @@ class Claim:
     untrue: str = ""
 
     def words(self, numbers: Mapping[str, str]) -> str:
-        """Returns the sentence with its numbers."""
+        """Returns the sentence with its numbers.
+
+        Raises:
+            ValueError: a number of the sentence is missing, or one of them is another text.
+        """
+        if missing := self._places - set(numbers):
+            raise ValueError(f"{self.identifier!r} needs the number {min(missing)!r}")
+        for name, number in numbers.items():
+            if name not in PLACES or re.fullmatch(PLACES[name], number, re.S) is None:
+                raise ValueError(f"{self.identifier!r} cannot say {number!r} as its {name}")
         return self.sentence.format_map(numbers)
 
     def __call__(self, **numbers: str) -> str:
@@ -99,8 +130,12 @@ class Claim:
         return None if found is None else found.groupdict()
 
     @cached_property
+    def _places(self) -> frozenset[str]:
+        return frozenset(re.findall(r"\{(\w+)\}", self.sentence))
+
+    @cached_property
     def _pattern(self) -> re.Pattern[str]:
         pieces = re.split(r"\{(\w+)\}", self.sentence)
         texts = [re.escape(piece) for piece in pieces[::2]]
-        names = [f"(?P<{name}>.+)" for name in pieces[1::2]]
+        names = [f"(?P<{name}>{PLACES[name]})" for name in pieces[1::2]]
         return re.compile("".join(a + b for a, b in zip(texts, [*names, ""], strict=True)), re.S)
