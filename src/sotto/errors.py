@@ -1,4 +1,4 @@
-"""An error that several packages raise, and the form in which text of unknown origin is printed."""
+"""Errors that several packages raise, and the form in which text of unknown origin is printed."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,10 @@ if TYPE_CHECKING:
 
 class RunError(ValueError):
     """A run directory, or a file in it, is not as the command needs it."""
+
+
+class EnvironmentFailed(RuntimeError):
+    """A Gymnasium environment raised an exception; the message says which one, and where."""
 
 
 def first_problem(error: "ValidationError") -> str:

@@ -1,5 +1,7 @@
 """Users in Gymnasium's environments: what is refused, and what is never said of real ones."""
 
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector
 from sotto.algorithms.dppg.training import DPPGTraining, create_ledger
+from sotto.cli import main
+from sotto.errors import EnvironmentFailed
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.ledger import Ledger
 
@@ -24,6 +28,7 @@ SETTINGS: dict[str, Any] = {
     "delta": 1e-4,
 }
 WORDS = "Ada L.: creatinine 9.7 mg/dL"
+SAID = rf"FailingClinic-v0 raised LookupError in .*test_dppg_gymnasium\.py, line \d+: {WORDS}"
 
 
 class Clinic(gym.Env[np.ndarray, int]):
@@ -32,8 +37,8 @@ class Clinic(gym.Env[np.ndarray, int]):
     observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, failing: bool = False) -> None:
-        self.failing, self.step_number = failing, 0
+    def __init__(self, failing: bool = False, reward: float = 1e300) -> None:
+        self.failing, self.reward, self.step_number = failing, reward, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
@@ -44,7 +49,7 @@ class Clinic(gym.Env[np.ndarray, int]):
         self.step_number += 1
         if self.failing and self.step_number == 3:
             raise LookupError(WORDS)
-        return self._seen(), 1e300, False, False, {}
+        return self._seen(), self.reward, False, False, {}
 
     def _seen(self) -> np.ndarray:
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
@@ -55,6 +60,7 @@ def clinics() -> Iterator[None]:
     made = {
         "Clinic-v0": Clinic,
         "FailingClinic-v0": lambda: Clinic(failing=True),
+        "NanClinic-v0": lambda: Clinic(reward=math.nan),
         "NormalisedClinic-v0": lambda: gym.wrappers.NormalizeObservation(Clinic()),
     }
     for name, entry_point in made.items():
@@ -71,8 +77,30 @@ def training(env_id: str, folder: Path, **changes: Any) -> DPPGTraining:
 
 def test_what_an_environment_says_of_simulated_people_is_shown(tmp_path: Path) -> None:
     """Of real ones it is not: tests/attacks/test_real_people_errors.py."""
-    with pytest.raises(LookupError, match="creatinine"):
+    with pytest.raises(EnvironmentFailed, match=SAID):
         training("FailingClinic-v0", tmp_path, population="simulated").advance()
+
+
+def trained_by_command(env_id: str, folder: Path) -> int:
+    words = "--population simulated --total-steps 24 --users-per-update 3 --steps-per-user 8"
+    where = ["--env-id", env_id, "--out", str(folder / "run")]
+    return main(["train", "dppg", *where, *words.split(), "--noise-multiplier", "5"])
+
+
+def test_the_command_says_where_an_environment_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained_by_command("FailingClinic-v0", tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(f"sotto: {SAID}", line)
+
+
+@pytest.mark.parametrize(("env_id", "warns"), [("Clinic-v0", False), ("NanClinic-v0", True)])
+def test_the_command_warns_of_rewards_that_are_not_finite(
+    env_id: str, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained_by_command(env_id, tmp_path) == 0
+    assert ("all observations and rewards of NanClinic-v0" in capsys.readouterr().err) == warns
 
 
 def test_real_people_are_met_in_a_process_of_their_own(tmp_path: Path) -> None:

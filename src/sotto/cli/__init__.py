@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sotto import __version__
-from sotto.errors import visible
+from sotto.errors import EnvironmentFailed, visible
 from sotto.extras import EXTRAS, missing
 from sotto.runs.registry import entries
 
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
         return 2
-    except (ValueError, OSError, OverflowError) as error:
+    except (ValueError, OSError, OverflowError, EnvironmentFailed) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise
         print(f"sotto: {visible(_sentence(error))}", file=sys.stderr)

@@ -5,6 +5,7 @@ is the help, and the fields of its settings are the flags.
 """
 
 import itertools
+import math
 import shlex
 import sys
 import time
@@ -177,6 +178,12 @@ def _show(
 
             finished = train(experiment, show, algorithm)
     assert last is not None
+    if not all(map(math.isfinite, (x for one in last.lines for x in one.evaluation.values()))):
+        print(
+            "warning: what was measured is not finite; test whether all observations and rewards "
+            f"of {task(experiment.settings.config) or 'the environment'} are",
+            file=sys.stderr,
+        )
     seconds = time.monotonic() - started
     if options.json:
         print_json(_summary(algorithm, experiment, last, seconds))

@@ -173,6 +173,9 @@ def test_two_columns_of_one_name(tmp_path):
         ("log.csv", b"who,t,x,s,a,r,p\n", "no row of the log is usable: there are no rows"),
         ("log.csv", b"who,t,x,s,a,r,p\n\xff\xfe,1,0,f,no,1,1\n", "rows have no person"),
         ("log.csv", b"who,t,x,s,a,r,p\nann,1,0,f,?,9,1\n", r"usable: a is missing or unknown; com"),
+        ("log.csv", b"who,t,x,s,a,r,p\nann,soon,0,f,no,1,1\n", "t is missing or unreadable; com"),
+        ("log.csv", b"who,t,x,s,a,r,p\nann,1\n", "lines have more or fewer cells than names"),
+        ("log.csv", b"who;t;x;s;a;r;p\nann;1;0;f;no;1;1\n", "and separates them by commas"),
         ("log.parquet", b"who,t,x", "cannot be read as Parquet"),
         ("log.parquet", b"", "cannot be read as Parquet"),
         ("log.xlsx", b"PK", "must be named .csv or .parquet"),
@@ -183,6 +186,22 @@ def test_files_that_are_no_logs(name, content, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         read(str(tmp_path / name), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+@pytest.mark.parametrize(
+    ("times", "warns"),
+    [
+        (("1", "2026-11-01"), True),
+        (("2026-11-01T10:00", "2"), True),
+        (("1", "2"), False),
+        (("2026-11-01", "2026-11-01T10:00"), False),
+    ],
+)
+def test_numbers_and_dates_have_no_common_order(times, warns, tmp_path):
+    rows = [(who, t, "0", "f", "no", "1", "1") for who, t in zip(("ann", "bo"), times, strict=True)]
+    said = []
+    import_log(as_csv(tmp_path, rows), declared(), tmp_path / "out", say=said.append)
+    assert any("'t' holds dates and numbers" in line for line in said) == warns
 
 
 def test_places_that_are_no_logs(tmp_path):

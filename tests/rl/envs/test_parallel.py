@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from sotto.errors import EnvironmentFailed
 from sotto.rl.envs.gymnasium import bridge
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
 from sotto.rl.envs.gymnasium.parallel import ProcessEnvs
@@ -123,7 +124,7 @@ def test_an_error_in_an_environment_arrives(monkeypatch):
     with GymnasiumUsers("CartPole-v1", 4, 2) as users:
         pids = processes_of(users)
         monkeypatch.setattr(users, "_executed", lambda actions: np.full(4, 7))  # no such action
-        with pytest.raises(RuntimeError, match="AssertionError in a parallel environment"):
+        with pytest.raises(EnvironmentFailed, match=r"CartPole-v1 raised AssertionError in .*: "):
             users.collect(lean, jr.key(0), range(4), 5, True)
         assert all(gone(pid) for pid in pids)
 

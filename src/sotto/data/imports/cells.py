@@ -103,22 +103,24 @@ def numbers(column: pa.Array) -> Float[np.ndarray, " rows"]:
     return np.asarray(found.to_numpy(zero_copy_only=False), np.float64)
 
 
-def times(column: pa.Array) -> Float[np.ndarray, " rows"]:
-    """Returns the cells as float64 that order rows; a missing cell, or one that is no time, is NaN.
+def times(column: pa.Array) -> tuple[Float[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+    """Returns the cells as float64 that order rows, and which cells are dates or time stamps.
 
-    Dates and time stamps are microseconds since 1970 in UTC. A text is a number, or a date or time
-    stamp in ISO 8601.
+    A missing cell, or one that is no time, is NaN. Dates and time stamps are microseconds since
+    1970 in UTC. A text is a number, or a date or time stamp in ISO 8601.
     """
     column = _decoded(column)
     found = numbers(column)
     if not _is_text(column.type):
-        return found
+        return found, np.full(len(found), _is_time(column.type)) & np.isfinite(found)
     found = found.copy()
     unread = np.flatnonzero(np.isnan(found))
     for row, content in zip(unread, _contents(column.take(pa.array(unread))), strict=True):
         if content is not None:
             found[row] = _iso(content.decode(errors="replace"))
-    return found
+    dated = np.zeros(len(found), bool)
+    dated[unread] = np.isfinite(found[unread])
+    return found, dated
 
 
 def _iso(text: str) -> float:

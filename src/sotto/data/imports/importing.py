@@ -123,6 +123,11 @@ def import_log(
             datasets.require_new(out)  # another import was faster
             raise
     sync_directory(out.parent)
+    if tally.dates and tally.numbers:  # no error, which one person's row would decide about
+        say(
+            f"warning: column {declaration.time!r} holds dates and numbers, which have no common "
+            "order; write all times in one of the two ways and import the log again"
+        )
     return tally
 
 
@@ -148,6 +153,8 @@ def summary(tally: Tally) -> str:
     found += (
         ["rows have no person, whose id must be a text or a whole number"] if tally.nobody else []
     )
+    if tally.unparsed:
+        found.append("lines have more or fewer cells than names, as after an open quotation mark")
     return ", ".join(found) or "there are no rows"
 
 

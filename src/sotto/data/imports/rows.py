@@ -1,6 +1,8 @@
 """Rows of a log as fixed-size records. What becomes of a row depends on this row alone.
 
 Rules, in the order of the columns:
+- Times are numbers, or dates and time stamps. A log that holds both gets a warning, since numbers
+  and dates have no common order.
 - A row without an id belongs to nobody and is left out.
 - A number outside its bounds is moved to the nearest bound. Actions are not moved.
 - An observation that is missing, not finite or of an unknown category gets its fill. Without a
@@ -48,6 +50,10 @@ class Tally:
     """People without a step, because their rows were unusable."""
     beyond_horizon: int = 0
     """Usable rows after the horizon."""
+    dates: int = 0
+    """Times that are dates or time stamps."""
+    numbers: int = 0
+    """Times that are numbers."""
     same_time: int = 0
     """Rows of the same person and time as another one before it."""
     columns: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -117,8 +123,10 @@ def encoded(
         usable = usable & ~rows
 
     if declaration.time is not None:
-        time = cells.times(batch.column(declaration.time))
-        refused(declaration.time, "missing", ~np.isfinite(time))
+        time, dated = cells.times(batch.column(declaration.time))
+        refused(declaration.time, "missing or unreadable", ~np.isfinite(time))
+        tally.dates += int(dated.sum())
+        tally.numbers += int(np.sum(np.isfinite(time) & ~dated))
         found["time"] = np.where(np.isfinite(time), time, 0)
     if declaration.episode is not None:
         found["episode"], known = cells.hashes(batch.column(declaration.episode), hashed)
@@ -140,7 +148,7 @@ def encoded(
             refused(one.column, "missing or outside its bounds", outside)
             found["action"][:, place] = np.where(outside, one.low, number)
     reward = cells.numbers(batch.column(declaration.reward.column))
-    refused(declaration.reward.column, "missing", ~np.isfinite(reward))
+    refused(declaration.reward.column, "missing or unreadable", ~np.isfinite(reward))
     found["reward"] = _clipped(reward, declaration.reward, tally)
     if declaration.chance is not None:
         name, low = declaration.chance.column, declaration.chance.low
@@ -159,7 +167,7 @@ def encoded(
 
 
 def _absent(declared: Column) -> str:
-    return "missing or unknown" if isinstance(declared, Categories) else "missing"
+    return f"missing or {'unknown' if isinstance(declared, Categories) else 'unreadable'}"
 
 
 def _observed(

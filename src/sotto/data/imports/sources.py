@@ -109,7 +109,7 @@ def _require_columns(where: str, columns: tuple[str, ...], there: list[str]) -> 
     if absent:
         raise RunError(
             f"{where} has no column {absent[0]!r} among its {len(there)} columns; a CSV file names "
-            "them in its first line"
+            "them in its first line" + (", and separates them by commas" if len(there) == 1 else "")
         )
     twice = [name for name in columns if there.count(name) > 1]
     if twice:

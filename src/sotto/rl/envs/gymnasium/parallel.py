@@ -20,14 +20,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float
 
+import sotto
+from sotto.errors import EnvironmentFailed
 from sotto.rl.envs.gymnasium import specs
 from sotto.rl.envs.gymnasium.at_once import AtOnce
 from sotto.rl.envs.gymnasium.landers import landers_of
@@ -135,6 +139,7 @@ class LocalEnvs:
             buffers: inputs and outputs.
         """
         self.buffers = buffers
+        self._what = _named(environment)
         self._repeat = action_repeat
         self._envs = [specs.make(environment, options) for _ in buffers.playing]
         self._together = bodies_of(self._envs) or landers_of(self._envs)
@@ -142,17 +147,19 @@ class LocalEnvs:
     def reset(self) -> None:
         """Resets as `ParallelEnvs.reset` says."""
         buffers = self.buffers
-        for i in np.flatnonzero(buffers.playing).tolist():
-            seed = int(buffers.seeds[i])
-            buffers.observations[i] = self._met(i, seed if seed >= 0 else None)
+        with _failures_of(self._what):
+            for i in np.flatnonzero(buffers.playing).tolist():
+                seed = int(buffers.seeds[i])
+                buffers.observations[i] = self._met(i, seed if seed >= 0 else None)
 
     def step(self, reset: bool) -> None:
         """Steps as `ParallelEnvs.step` says."""
         rows = np.flatnonzero(self.buffers.playing)
-        if self._together is None:
-            self._one_by_one(rows, reset)
-        elif len(rows):
-            self._at_once(self._together, rows, reset)
+        with _failures_of(self._what):
+            if self._together is None:
+                self._one_by_one(rows, reset)
+            elif len(rows):
+                self._at_once(self._together, rows, reset)
 
     def _one_by_one(self, rows: np.ndarray, reset: bool) -> None:
         buffers = self.buffers
@@ -215,15 +222,25 @@ def local_envs(
     return LocalEnvs(environment, options, action_repeat, _buffers(shapes))
 
 
-class WorkerError(RuntimeError):
-    """Exception that an environment raised in a worker process."""
+@contextlib.contextmanager
+def _failures_of(what: str) -> Iterator[None]:
+    """Turns every exception of an environment into `EnvironmentFailed`."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [one for one in frames if not one.filename.startswith(_NOT_THEIRS)] or frames
+        place = f"{theirs[-1].filename}, line {theirs[-1].lineno}"
+        raise EnvironmentFailed(
+            f"{what} raised {type(error).__name__} in {place}: {str(error) or 'no message'}"
+        ) from error
 
-    def __init__(self, kind: str, said: str) -> None:
-        super().__init__(kind, said)  # so that it can be pickled
-        self.kind, self.said = kind, said
 
-    def __str__(self) -> str:
-        return f"{self.kind} in a parallel environment: {self.said}"
+_NOT_THEIRS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (sotto.__path__[0], Path(gymnasium.__path__[0]).parent, Path(os.__file__).parent)
+)
+"""Folders of sotto, of installed packages and of Python, which hold no code of the user's."""
 
 
 class ProcessEnvs:
@@ -234,7 +251,7 @@ class ProcessEnvs:
 
     Raises:
         ChildProcessError: a worker was killed; the environments are closed.
-        WorkerError: an environment raised in a worker; the environments are closed.
+        EnvironmentFailed: an environment raised; the environments are closed.
     """
 
     def __init__(
@@ -251,7 +268,7 @@ class ProcessEnvs:
         file = tempfile.TemporaryFile(dir=folder if folder.is_dir() else None)  # noqa: SIM115
         file.truncate(_bytes(shapes))
         self.buffers = _buffers(shapes, mmap.mmap(file.fileno(), _bytes(shapes)))
-        self._what = str(getattr(environment, "id", environment))
+        self._what = _named(environment)
         self._workers: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
         self._finalizer = weakref.finalize(self, _stop, self._workers)
         edges = np.linspace(0, shapes.environments, processes + 1).astype(int).tolist()
@@ -312,6 +329,10 @@ class ProcessEnvs:
         raise self._failed  # outside the handlers above, so that no other error is chained to it
 
 
+def _named(environment: Any) -> str:
+    return str(getattr(environment, "id", environment))
+
+
 def _start(memory: int, plan: Any) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
@@ -342,9 +363,10 @@ def serve(words: Sequence[str]) -> None:
         mmap.mmap(int(words[1]), _bytes(shapes)) as memory,
     ):
         try:
-            envs = LocalEnvs(
-                environment, options, action_repeat, _buffers(shapes, memory).block(start, stop)
-            )
+            with _failures_of(_named(environment)):
+                envs = LocalEnvs(
+                    environment, options, action_repeat, _buffers(shapes, memory).block(start, stop)
+                )
             connection.sendall(_READY)
             while command := connection.recv(1):
                 if command == _RESET:
@@ -359,8 +381,8 @@ def serve(words: Sequence[str]) -> None:
                 os._exit(0)
             if not isinstance(error, Exception):
                 raise
-            said = WorkerError(type(error).__name__, str(error))
-            connection.sendall(_FAILED + pickle.dumps(said))
+            with contextlib.suppress(ConnectionError):  # another worker failed before
+                connection.sendall(_FAILED + pickle.dumps(error))
         os._exit(0)  # a regular exit would complain that the shared memory is still in use
 
 
