@@ -367,6 +367,8 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
         # An evaluation, a campaign or a service.
         certified = (path / "certificate.json").is_file()
         instead = f", or read its certificate with: sotto certificate {place}" if certified else ""
+        if any(path.glob("*/config.json")):
+            instead = f", or compare the runs in it with: sotto runs {place}"
         raise RunError(
             f"{path} is not a run directory: it has no config.json; give the --out of a "
             f"training{instead}"

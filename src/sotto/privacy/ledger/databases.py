@@ -209,7 +209,8 @@ def ledger_errors(engine: sa.Engine, consequence: str) -> Iterator[None]:
         reason = (str(error.orig).splitlines() or ["no reason given"])[0]
         if _is_damage(error):
             raise LedgerCorrupt(
-                f"the ledger at {place(engine)} is damaged ({reason}); restore it from a backup"
+                f"the ledger at {place(engine)} is damaged, or is no ledger ({reason}); restore it "
+                "from a backup, or name another file"
             ) from error
         raise LedgerUnavailable(
             f"the ledger at {place(engine)} cannot be used ({reason}); {consequence}"
