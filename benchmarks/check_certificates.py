@@ -137,7 +137,7 @@ def stream(draw: random.Random, unit: Unit, number: int, rule: Participation) ->
 
 
 def of_everybody(draw: random.Random, unit: Unit) -> StreamStatement:
-    """Returns a stream that draws nobody: stable prefixes that experts vote on, or choices."""
+    """Returns a stream that draws nobody: choices for rewards, or prefixes that experts vote on."""
     prefixes = StablePrefixMechanism(
         experts=PEOPLE,
         rule=Consensus(),
@@ -145,7 +145,7 @@ def of_everybody(draw: random.Random, unit: Unit) -> StreamStatement:
         failure=1e-9,
     )
     choice = NoisyMax.calibrated(18, between(draw, 1e-3, 10), between(draw, 0.02, 2))
-    what: dict[str, Any] = {"choice": choice} if draw.random() < 0.5 else {"prefixes": prefixes}
+    what: dict[str, Any] = {"choice": choice} if unit.about_rewards else {"prefixes": prefixes}
     return StreamStatement(
         name="everybody",
         unit=unit,
@@ -161,7 +161,9 @@ def of_everybody(draw: random.Random, unit: Unit) -> StreamStatement:
 def training(draw: random.Random, where: Path) -> Ledger:
     """Returns a ledger of random streams, of which some are charged."""
     adjacency = draw.choice([Adjacency.ZERO_OUT, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE])
-    unit = Unit(kind=draw.choice(["trajectory", "expert", "feedback"]), adjacency=adjacency)
+    unit = Unit(
+        kind=draw.choice(["trajectory", "expert", "feedback", "transition"]), adjacency=adjacency
+    )
     adaptive = draw.random() < 0.1
     epsilon = between(draw, 0.5, 20) if adaptive else math.inf
     delta = between(draw, 1e-8, 1e-3)
@@ -180,7 +182,7 @@ def training(draw: random.Random, where: Path) -> Ledger:
             rules[:1] = [Once(), Once()]
             rules.append(Poisson(sampling_rate=rate, population=PEOPLE))
         new = stream(draw, unit, number, draw.choice(rules))
-        if not adaptive and draw.random() < 0.12:
+        if not adaptive and draw.random() < (0.4 if unit.about_rewards else 0.06):
             new = of_everybody(draw, unit)
         try:
             opened.append(ledger.open_stream(new))

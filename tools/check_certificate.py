@@ -127,6 +127,9 @@ def event_of(s, sentences=None):
         epsilon = noise["threshold_rate"] + noise["query_rate"] * (1 if ratio else 2)
         event = {"count": s["horizon"], "epsilon": epsilon, "failure": mechanism["failure"]}
         return {"kind": "stable-prefixes", "ratio": ratio, **event}
+    rewards = unit["kind"] in ("reward-function", "transition")
+    function = any(one.get("claim") == "functions.sensitivity" for one in sentences or ())
+    require(rewards or not (function or s.get("choice")), f"{name!r} is not about rewards")
     if choice := s.get("choice"):  # rounding moves values by up to 3 steps of the grid
         rate, made = choice["rate"], choice["sensitivity"] > 0 and choice["candidates"] > 1
         require(made and 0 < rate <= 64 and rate * 2**30 % 1 == 0, f"{name!r} cannot be chosen so")

@@ -32,7 +32,7 @@ from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
 from sotto.privacy.statements import Gap, Part
-from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
+from sotto.privacy.units import EXPERT, REWARD_FUNCTION, TRANSITION, Unit
 
 EPSILON, DELTA = 0.9, 1e-4
 Z = multiplier_for(EPSILON, DELTA)
@@ -145,6 +145,24 @@ def test_the_door_for_people_refuses_a_radius() -> None:
             server=lambda s, _: (s, ()),
             unit=REWARD_FUNCTION,
             parts={"x": Part(clip_norm=1.0, noise_multiplier=1.0)},
+            slots=1,
+            divisor=1.0,
+            horizon=1,
+            population="real",
+        )
+
+
+def test_a_function_is_not_released_of_people(tmp_path: Path) -> None:
+    for unit in (EXPERT, Unit(kind="reward-function", adjacency="replace-one")):
+        with pytest.raises(ValueError, match="for data of people use a Release"):
+            vector_release(unit=unit)
+    with pytest.raises(ValueError, match="only a FunctionRelease names its part"):
+        Release(
+            name="x",
+            local=lambda *_: ({}, ()),
+            server=lambda s, _: (s, ()),
+            unit=TRANSITION,
+            parts={"values": Part(clip_norm=1.0, noise_multiplier=1.0)},
             slots=1,
             divisor=1.0,
             horizon=1,

@@ -30,6 +30,7 @@ from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.mechanisms.policies import GaussianPolicy
+from sotto.privacy.release.choices import ChoiceRelease
 from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.statements import Once, Part, Participation, Poisson, Returning, StreamStatement
 from sotto.privacy.units import EXPERT, REWARD_FUNCTION
@@ -61,6 +62,8 @@ def true_certificate(kind: str, where: Path) -> str:
     """The text of a true certificate; the streams of several have the same five people."""
     if kind == "function":
         return function(where)
+    if kind == "choice":
+        return choice(where)
     if kind == "teacher":
         statement = AnswerStatement(
             name="t",
@@ -116,6 +119,16 @@ def function(where: Path) -> str:
     return derive(ledger).text()
 
 
+def choice(where: Path) -> str:
+    """The text of a true certificate of a choice."""
+    ledger = Ledger.create(where, unit=REWARD_FUNCTION, budget=Budget(epsilon=0.9, delta=1e-5))
+    tables, bounds = np.eye(2), (0.0, 0.5)
+    ChoiceRelease("policy", REWARD_FUNCTION, tables, tables, bounds, 0.05, 0.9, "simulated").open(
+        ledger
+    ).release(np.zeros(2))
+    return derive(ledger).text()
+
+
 def sensitivity(**numbers: str) -> Callable[[Any], None]:
     """Says other numbers about the sensitivity, in the statement too; none: does not say it."""
 
@@ -130,6 +143,11 @@ def sensitivity(**numbers: str) -> Callable[[Any], None]:
         c["streams"][0]["statement"]["assumptions"].append(json.loads(words.model_dump_json()))
 
     return change
+
+
+def of_experts(c: Any) -> None:
+    c["unit"] = c["streams"][0]["statement"]["unit"] = json.loads(EXPERT.model_dump_json())
+    c["unit_sentence"] = EXPERT.sentence()
 
 
 def in_one_release(c: Any) -> None:
@@ -212,11 +230,13 @@ IMPOSSIBLE: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a larger bound of a function": ("function", sensitivity(bound="0.245")),
     "a bound of another function": ("function", sensitivity(name="'another'")),
     "no bound of a function": ("function", sensitivity()),
+    "a function of experts": ("function", of_experts),
+    "a choice among experts": ("choice", of_experts),
     "a function that is in one of two releases": ("function", in_one_release),
 }
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "teacher", "function"])
+@pytest.mark.parametrize("kind", [*KINDS, "teacher", "function", "choice"])
 def test_the_certificates_that_are_changed_are_true(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "certificate.json"
     path.write_text(true_certificate(kind, tmp_path / "ledger"))

@@ -25,7 +25,7 @@ from sotto.privacy.mechanisms.sparse_vector import GRID, UNIT
 from sotto.privacy.release.choices import ChoiceRelease
 from sotto.privacy.release.functions import kept_files
 from sotto.privacy.release.released import ReleasedValues
-from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
+from sotto.privacy.units import EXPERT, REWARD_FUNCTION, TRANSITION, Unit
 
 EPSILON, DELTA = 0.9, 1e-4
 
@@ -292,6 +292,12 @@ def test_a_fixed_seed_guarantees_nothing(tmp_path: Path) -> None:
         ({"bounds": (0.0, math.nan)}, "the lower one first"),
         ({"bounds": (1.0, 0.0)}, "the lower one first"),
         ({"bounds": (-1e9, 0.0), "radius": 1e-4}, "take a larger radius"),
+        ({"unit": TRANSITION, "radius": 0.99}, "the radius must be 1 or more, got 0.99"),
+        (
+            {"unit": Unit(kind="transition", adjacency="zero-out")},
+            "under zero-out adjacency .* the radius must be 1",
+        ),
+        ({"unit": EXPERT}, "a choice is about rewards"),
     ],
 )
 def test_nonsense_is_refused(tmp_path: Path, changes: dict[str, object], says: str) -> None:

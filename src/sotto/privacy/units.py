@@ -122,6 +122,11 @@ class Unit(FrozenModel):
             return self.kind.replace("-", " ")
         return "person"
 
+    @property
+    def about_rewards(self) -> bool:
+        """Whether rewards are protected, and not people, experts, policies or records."""
+        return self.kind in ("reward-function", "transition")
+
     def counted(self, count: int) -> str:
         """Returns a number of units in words."""
         return f"{count} {self.name}" + ("" if count == 1 else "s")

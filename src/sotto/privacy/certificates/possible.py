@@ -68,26 +68,33 @@ def check_functions(streams: Sequence[CertifiedStream]) -> None:
     """Refuses released functions whose sentence on sensitivity is missing or says another bound.
 
     Their values are not clipped, so the sentence is the only place where the bound is explained.
+    Functions and choices are released of rewards only.
 
     Raises:
         PrivacyError: there is such a stream, or one whose input is not in all of its releases.
     """
     for one in streams:
         statement, rule = one.statement, one.statement.participation
-        if not through_functions(statement) or isinstance(statement.event, NoGuarantee):
+        if isinstance(statement.event, NoGuarantee):
             continue
         name = statement.name
+        stated = [
+            (said_there.numbers["name"], float(said_there.numbers["bound"]))
+            for said_there in said(LedgerFacts(streams=(statement,)))
+            if isinstance(said_there, Reference) and said_there.claim == SENSITIVITY.identifier
+        ]
+        if not through_functions(statement):
+            _require(
+                not stated and (statement.choice is None or statement.unit.about_rewards),
+                f"{name!r} releases values that are not clipped, and they are not of rewards",
+            )
+            continue
         _require(
             rule == Returning(max_participations=statement.horizon, min_separation=1)
             and set(statement.parts) == {"values"},
             f"{name!r} is no release of a function, whose input is in each of its releases",
         )
         bound = statement.parts["values"].clip_norm * statement.unit.adjacency.sensitivity_factor
-        stated = [
-            (said_there.numbers["name"], float(said_there.numbers["bound"]))
-            for said_there in said(LedgerFacts(streams=(statement,)))
-            if isinstance(said_there, Reference) and said_there.claim == SENSITIVITY.identifier
-        ]
         _require(
             [repr(name)] == [who for who, _ in stated]
             and math.isclose(stated[0][1], bound, rel_tol=_PRINTED),

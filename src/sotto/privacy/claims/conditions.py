@@ -50,7 +50,7 @@ def both(*conditions: Condition) -> Condition:
 
 def about_rewards(facts: LedgerFacts) -> bool:
     """Whether the streams are about rewards. A ledger has one unit, so all are, or none."""
-    return any(one.unit.kind in ("reward-function", "transition") for one in facts.streams)
+    return any(one.unit.about_rewards for one in facts.streams)
 
 
 def about_people(facts: LedgerFacts) -> bool:

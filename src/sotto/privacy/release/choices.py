@@ -48,11 +48,11 @@ class ChoiceRelease:
 
     Attributes:
         name: name of the candidates, for the certificate.
-        unit: the unit of privacy and its adjacency.
+        unit: the unit of privacy: a reward function within the radius, or one transition's reward.
         candidates: public arrays to choose from, [k, ...].
         weights: public weights of the secret numbers in each candidate's value.
         bounds: public range of the secret numbers; others are clipped to it.
-        radius: most that a unit moves a secret number.
+        radius: most that a unit moves a secret number; for a transition, the whole range.
         epsilon: most that the choice may cost.
         population: "simulated" or "real".
         protects, does_not_protect: sentences for the certificate.
@@ -86,6 +86,14 @@ class ChoiceRelease:
         if not all(map(math.isfinite, self.bounds)) or not self.bounds[0] < self.bounds[1]:
             raise ValueError(
                 f"bounds are two finite numbers, the lower one first; got {self.bounds}"
+            )
+        if not self.unit.about_rewards:
+            raise ValueError("a choice is about rewards; its unit is reward-function or transition")
+        low, high = self.bounds
+        if self.unit.adjacency is not Adjacency.WITHIN_RADIUS and self.radius < high - low:
+            raise ValueError(
+                f"under {self.unit.adjacency.value} adjacency a unit moves a secret number through "
+                f"its whole range; the radius must be {high - low:g} or more, got {self.radius:g}"
             )
         if self._sensitivity == 0:
             raise ValueError(

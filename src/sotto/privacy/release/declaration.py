@@ -90,6 +90,8 @@ class ReleaseDeclaration:
             raise ValueError(
                 "a unit within a radius has its sensitivity stated directly: use a FunctionRelease"
             )
+        if self.unit.about_rewards and set(self.parts) == {"values"}:
+            raise ValueError("only a FunctionRelease names its part of rewards 'values'; rename it")
         if both := set(self.parts) & set(self.unprotected or {}):
             raise ValueError(f"{sorted(both)} cannot be both protected and unprotected; choose one")
         if self.population == "real" and self.unprotected:

@@ -52,7 +52,7 @@ from sotto.privacy.statements import (
     Returning,
     StreamStatement,
 )
-from sotto.privacy.units import PopulationKind, Unit
+from sotto.privacy.units import Adjacency, PopulationKind, Unit
 
 _LARGEST_ARRAY = 2**28
 _LARGEST_NOISE = 2.0**16  # in sensitivities
@@ -64,7 +64,7 @@ class FunctionRelease:
 
     Attributes:
         name: name of the released values, for the certificate.
-        unit: the unit of privacy and its adjacency.
+        unit: the unit of privacy: a reward function within a radius, or one transition's reward.
         sensitivity: largest distance of neighbours, in the norm of a vector or of a kernel. It
             follows from public numbers alone.
         noise_multiplier: of all releases together; `calibration.multiplier_for` gives the one
@@ -96,6 +96,14 @@ class FunctionRelease:
         if not 0 < self.noise_multiplier < math.inf:
             raise ValueError(
                 f"noise_multiplier must be a positive finite number, got {self.noise_multiplier}"
+            )
+        if not self.unit.about_rewards or (
+            self.unit.kind == "reward-function"
+            and self.unit.adjacency is not Adjacency.WITHIN_RADIUS
+        ):
+            raise ValueError(
+                "a released function is not clipped, so its unit is a reward function within a "
+                "radius, or one transition; for data of people use a Release"
             )
         if self.horizon < 1 or self.units < 1:
             raise ValueError("a release needs at least one unit and a horizon of at least one")
