@@ -288,12 +288,31 @@ def test_a_database_whose_ids_are_all_real_numbers_is_told_what_an_id_is(tmp_pat
         imported(url, tmp_path / "out", declared(), "loose")
 
 
-def test_one_cell_that_is_not_utf8_stops_nobody_else(tmp_path):
+@pytest.mark.parametrize("cells", [-1, 0, 1])
+def test_one_row_that_is_not_utf8_stops_nobody_else(cells, tmp_path):
+    """Also if it has a cell too few or too many, which Arrow tells its handler of as a text."""
     path = as_csv(tmp_path, ROWS)
     lines = Path(path).read_bytes().splitlines(keepends=True)
-    broken = b",".join([b"z\xff\xfe", *lines[1].split(b",")[1:]])
-    Path(path).write_bytes(b"".join([*lines, broken]))
+    row = [b"z\xff\xfe", *lines[1].split(b",")[1:]]
+    broken = b",".join(row[:-1] if cells < 0 else row[:cells] + row)
+    Path(path).write_bytes(b"".join([*lines, broken.strip(), b"\n"]))
     assert units(read(path, tmp_path)) == expected(ROWS, declared())
+
+
+def test_names_and_cells_of_csv_files_are_utf8(tmp_path):
+    rows = [("Zoë", "1", "0", "é", "no", "1", "1"), ("Zoe", "1", "0", "f", "no", "0", "1")]
+    path = Path(as_csv(tmp_path, rows))
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("who", "wér", 1), encoding="utf-8-sig")  # with a BOM
+    given = declared(
+        person="wér",
+        observation=[
+            {"column": "x", "low": -1, "high": 1},
+            {"column": "s", "categories": ["f", "é"]},
+        ],
+    )
+    found = imported(str(path), tmp_path / "out", given)
+    assert [steps[0][0] for steps in units(found)] == [(0, 0, 1), (0, 1, 0)]
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct({"a": pa.int64()}), pa.binary()])

@@ -5,13 +5,13 @@ row, so it is never passed on. Nothing in a file is imported, executed or connec
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
@@ -130,22 +130,6 @@ def _understood(path: Path, format_name: str) -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def _no_row_shown() -> Iterator[None]:
-    """Hides what Python prints of a row that Arrow cannot hand to its handler as a text."""
-    shown = sys.unraisablehook
-
-    def hook(found: Any) -> None:
-        if not isinstance(found.exc_value, UnicodeDecodeError):
-            shown(found)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = shown
-
-
 def _csv(
     path: Path, columns: tuple[str, ...], unparsed: Callable[[], None]
 ) -> Iterator[pa.RecordBatch]:
@@ -155,16 +139,20 @@ def _csv(
         unparsed()
         return "skip"
 
-    reading = pc.ReadOptions(block_size=_BLOCK, use_threads=False)
+    # Latin-1 reads every byte as one character, so that no row fails to be read as a text.
+    reading = pc.ReadOptions(block_size=_BLOCK, use_threads=False, encoding="latin-1")
     lines = pc.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _row: "skip")
-    with _understood(path, "CSV"), _no_row_shown():
+    with _understood(path, "CSV"):
         with pc.open_csv(path, read_options=reading, parse_options=lines) as first:
-            names = first.schema.names
+            raw = first.schema.names
+        names = [_utf8(name) or "" for name in raw]
+        names[0] = names[0].removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")  # of a file's first bytes
         _require_columns(str(path), columns, names)
+        wanted = {raw[names.index(name)]: name for name in columns}
         lines = pc.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
         texts = pc.ConvertOptions(
-            column_types={name: pa.binary() for name in columns},
-            include_columns=list(dict.fromkeys(columns)),
+            column_types=dict.fromkeys(wanted, pa.string()),
+            include_columns=list(wanted),
             null_values=[""],
             strings_can_be_null=True,
         )
@@ -173,18 +161,20 @@ def _csv(
         ) as rows:
             for batch in rows:
                 yield pa.record_batch(
-                    {name: _text(batch.column(name)) for name in batch.schema.names}
+                    {name: _text(batch.column(given)) for given, name in wanted.items()}
                 )
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Returns bytes as texts; a cell that is not UTF-8 is null."""
-    try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid:
-        cells = column.to_pylist()
-        texts = [None if cell is None else databases.decoded(cell) for cell in cells]
-        return pa.array(texts, pa.string())
+    """Returns texts that were read as Latin-1; a cell that is not UTF-8 is null."""
+    if compute.all(compute.string_is_ascii(column)).as_py() is not False:
+        return column
+    texts = [None if cell is None else _utf8(cell) for cell in column.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _utf8(latin: str) -> str | None:
+    return databases.decoded(latin.encode("latin-1"))
 
 
 def _parquet(
