@@ -34,6 +34,14 @@ def test_a_ledger_in_memory_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("options", ["uri=true&x=1", "timeout=5"])
+def test_an_sqlite_url_has_no_options(options: str, tmp_path: Path) -> None:
+    """With the first of these SQLite opens the file "l.db?x=1", beside which no head is kept."""
+    with pytest.raises(LedgerUnavailable, match="an SQLite URL takes no options"):
+        Ledger.create(f"sqlite:///{tmp_path}/l.db?{options}", unit=UNIT, budget=BUDGET)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_of_that_name_is_a_file(tmp_path: Path) -> None:
     made = Ledger.create(tmp_path / ":memory:", unit=UNIT, budget=BUDGET)
     assert Ledger.open(tmp_path / ":memory:").run_id == made.run_id

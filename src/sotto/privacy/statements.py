@@ -236,7 +236,7 @@ class StreamStatement(FrozenModel):
     unit: Unit
     participation: Participation
     parts: dict[str, Part] = Field(default={})
-    dimensions: dict[str, int] = Field(default={})
+    dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
     clipping: Literal["separate", "joint"] = "separate"
     divisor: float = Field(gt=0, allow_inf_nan=False)
     correlation: Correlation = Correlation()

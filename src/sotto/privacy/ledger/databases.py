@@ -44,7 +44,7 @@ def database(where: Path | str) -> sa.Engine:
 
     Raises:
         LedgerUnavailable: the URL or its driver is unknown, or it is neither of the two databases,
-            or in memory.
+            or in memory, or an SQLite URL has options.
     """
     text = str(where)
     advice = "give the path of a file, or the SQLAlchemy URL of an SQLite or PostgreSQL database"
@@ -56,6 +56,11 @@ def database(where: Path | str) -> sa.Engine:
                 raise LedgerUnavailable(
                     "a ledger in memory forgets what was spent when its process ends, and a URI "
                     "(file:...) may name one; give the path of a file"
+                )
+            if url.query:
+                raise LedgerUnavailable(
+                    "an SQLite URL takes no options (?...), since they may name another file; give "
+                    "the path of a file"
                 )
             url = url.set(database=str(Path(file).absolute()))  # the same in every directory
         options: dict[str, Any] = {"hide_parameters": True}  # errors would show who took part
