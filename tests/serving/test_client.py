@@ -15,7 +15,7 @@ from sotto.serving.client import (
     RemoteTeacher,
     TeacherRefused,
     TeacherUnavailable,
-    token_from,
+    token_from_environment,
 )
 from sotto.serving.traffic.limits import Limits
 
@@ -252,18 +252,12 @@ def test_bad_observations_are_not_sent(bad):
         teacher.answer(bad)
 
 
-def test_the_token_comes_from_the_environment_or_a_file(monkeypatch, tmp_path):
+def test_the_token_comes_from_the_environment(monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="SOTTO_TEACHER_TOKEN is not set"):
-        token_from(None)
+        token_from_environment()
     monkeypatch.setenv(TOKEN_VARIABLE, " from-environment\n")
-    assert token_from(None) == "from-environment"
-    file = tmp_path / "token"
-    file.write_text("from-file\n")
-    assert token_from(file) == "from-file"
-    file.write_text("\n")
-    with pytest.raises(ValueError, match="is empty"):
-        token_from(file)
+    assert token_from_environment() == "from-environment"
 
 
 def test_the_token_is_not_logged(serve, caplog):

@@ -7,7 +7,6 @@ key. It is then charged only once and gets the stored answer.
 import logging
 import os
 import uuid
-from pathlib import Path
 from typing import TypeVar
 
 import httpx
@@ -54,8 +53,8 @@ class _Batch(BaseModel):
     remaining: int
 
 
-def token_from(file: Path | None) -> str:
-    """Returns the student's token from a file if one is named, else from the environment.
+def token_from_environment() -> str:
+    """Returns the student's token from the environment.
 
     There is no flag for the token, because it would appear in the shell history, the process list
     and config.json.
@@ -63,12 +62,11 @@ def token_from(file: Path | None) -> str:
     Raises:
         ValueError: there is no token.
     """
-    token = (file.read_text() if file else os.environ.get(TOKEN_VARIABLE, "")).strip()
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token:
-        where = f"the file {file} is empty" if file else f"{TOKEN_VARIABLE} is not set"
         raise ValueError(
-            f"a teacher at a URL needs your token, but {where}; the operator of the teacher issues "
-            "one with: sotto students issue DIR NAME"
+            f"a teacher at a URL needs your token, but {TOKEN_VARIABLE} is not set; the operator "
+            "of the teacher issues one with: sotto students issue DIR NAME"
         )
     return token
 

@@ -231,9 +231,10 @@ class Kickstart(Algorithm[KickstartConfig]):
 
     def connect(self, url: str) -> Teacher:
         """Returns the teacher at a URL, with the token from the environment."""
-        from sotto.serving.client import RemoteTeacher, token_from  # needs the extra `serving`
+        # needs the extra `serving`
+        from sotto.serving.client import RemoteTeacher, token_from_environment
 
-        return RemoteTeacher(url, token_from(None))
+        return RemoteTeacher(url, token_from_environment())
 
     def _remote(self, config: KickstartConfig) -> Teacher:
         """Returns the service, after connecting to it once."""
