@@ -128,16 +128,8 @@ class AdaptiveClip:
     rate: float
     name: ClassVar[str] = "clip"
     described: ClassVar[str] = "how many users' updates are within the clip norm"
-
-    @property
-    def size(self) -> int:
-        """Length of a contribution: one bit."""
-        return 1
-
-    @property
-    def clip_norm(self) -> float:
-        """Bound on a centred bit, which is 1/2 or -1/2."""
-        return 0.5
+    size: ClassVar[int] = 1
+    clip_norm: ClassVar[float] = 0.5  # of a centred bit, which is 1/2 or -1/2
 
     def initial(self) -> Float[Array, ""]:
         """Returns the first clip norm."""
@@ -303,16 +295,8 @@ class PrivateReturn:
     decay: float
     name: ClassVar[str] = "return"
     described: ClassVar[str] = "users' returns"
-
-    @property
-    def size(self) -> int:
-        """Length of a contribution: one number."""
-        return 1
-
-    @property
-    def clip_norm(self) -> float:
-        """Bound on a contribution, whose unit is half of the range."""
-        return 1.0
+    size: ClassVar[int] = 1
+    clip_norm: ClassVar[float] = 1.0  # of a contribution, whose unit is half of the range
 
     def initial(self) -> Float[Array, ""]:
         """Returns the moving average before the first release."""

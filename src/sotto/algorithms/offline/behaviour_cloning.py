@@ -5,6 +5,7 @@ Navigation"; cross-entropy for discrete actions.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,7 @@ from sotto.rl.networks import Policy
 class BehaviourCloning:
     """The loss of behaviour cloning. It reads neither rewards nor a target network."""
 
-    @property
-    def target_rate(self) -> float:
-        """Zero, since there is no target network."""
-        return 0.0
+    target_rate: ClassVar[float] = 0.0  # there is no target network
 
     def goal(self, network: Policy, target: Policy, transition: Transitions) -> Float[Array, ""]:
         """Returns zero, since the loss needs the logged action only."""
