@@ -14,7 +14,6 @@ from sotto.cli.terminal.options import Json, Ray, RunPath, Workers
 from sotto.cli.terminal.output import print_json, say
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
-from sotto.data import minari_files
 from sotto.data.datasets import require_new
 from sotto.extras import require
 from sotto.keys import seed_range
@@ -125,18 +124,7 @@ def collect(
         raise ValueError(f"--trajectories must be at least 1, got {trajectories}")
     require_new(out)
     require("minari", "h5py")
-    population = populations.load(path)
-    env_id = population.settings.env_id
-    log = populations.collect(population, floor, trajectories, seed, say)
-    say("Writing the dataset.")
-    minari_files.save(
-        log,
-        out,
-        env_id=env_id,
-        actions=populations.actions(env_id),
-        floor=floor,
-        policies=f"{log.experts} experts of {path.name}, floored",
-    )
+    log = populations.write_log(path, out, floor=floor, episodes=trajectories, seed=seed, say=say)
     answer = {
         "path": str(out),
         "experts": log.experts,

@@ -24,6 +24,7 @@ from sotto.algorithms.experts import gymnasium
 from sotto.algorithms.experts import training as native
 from sotto.algorithms.experts.recipes import BASE_SECONDS, HIDDEN, SECONDS, recipe
 from sotto.algorithms.experts.training import ExpertPlan, Play, Recipe
+from sotto.data import minari_files
 from sotto.data.trajectories import ExpertLog
 from sotto.errors import RunError
 from sotto.files import require_regular, write_model
@@ -212,9 +213,30 @@ def collect(population: Population, floor: float, episodes: int, seed: int, say:
     return ExpertLog(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def actions(env_id: str) -> int:
-    """Returns the number of actions of the environment."""
-    return native.actions_of(make(env_id) if is_native(env_id) else gymnasium.described(env_id))
+def write_log(
+    folder: Path, out: Path, *, floor: float, episodes: int, seed: int, say: Say
+) -> ExpertLog:
+    """Writes episodes of the experts in a folder as a Minari dataset at `out`, and returns them.
+
+    Raises:
+        RunError: the folder holds no experts.
+        ValueError: `out` exists, or the floor is not below one over the number of actions.
+        ModuleNotFoundError: Minari is not installed.
+    """
+    population = load(folder)
+    env_id = population.settings.env_id
+    env = make(env_id) if is_native(env_id) else gymnasium.described(env_id)
+    log = collect(population, floor, episodes, seed, say)
+    say("Writing the dataset.")
+    minari_files.save(
+        log,
+        out,
+        env_id=env_id,
+        actions=native.actions_of(env),
+        floor=floor,
+        policies=f"{log.experts} experts of {folder.name}, floored",
+    )
+    return log
 
 
 _SETTINGS, _POPULATION, _BASE = "settings.json", "experts.npz", "base.npz"

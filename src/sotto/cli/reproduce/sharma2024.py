@@ -105,7 +105,6 @@ def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool,
         ValueError: they are missing and `make` is not set, or are of another environment.
     """
     from sotto.algorithms.experts import population as populations
-    from sotto.data import minari_files
 
     if dataset is not None:
         require("minari", "h5py")
@@ -129,16 +128,7 @@ def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool,
             f"{_FLOOR} --trajectories {_TRAJECTORIES} --out {dataset}`, or give --make"
         )
     say("Logging the experts, which takes some minutes.")
-    population = populations.load(experts)
-    log = populations.collect(population, _FLOOR, _TRAJECTORIES, 1, say)
-    minari_files.save(
-        log,
-        dataset,
-        env_id=env_id,
-        actions=populations.actions(env_id),
-        floor=_FLOOR,
-        policies=f"{log.experts} experts of {experts.name}, floored",
-    )
+    populations.write_log(experts, dataset, floor=_FLOOR, episodes=_TRAJECTORIES, seed=1, say=say)
 
 
 def _histogram(stem: Path, experts: Path) -> dict[str, Any]:
