@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -329,17 +328,6 @@ def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch,
 def test_wrong_settings_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         settings(**changes)
-
-
-def test_another_import_of_the_same_log_cannot_go_on(tmp_path: Path) -> None:
-    """Its people are in other places, so a pilot could be in the second release, too."""
-    log = write_visits(tmp_path, 30)
-    begun = algorithm.Offline().resolved(OfflinePeopleConfig(on=str(log)))
-    assert algorithm.Offline().resolved(begun) == begun
-    shutil.rmtree(log)
-    write_visits(tmp_path, 30)
-    with pytest.raises(ValueError, match="another import than the one that this run began with"):
-        algorithm.Offline().resolved(begun)
 
 
 def test_a_log_of_single_steps_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_a_refused_resume_has_written_nothing(capsys, rolled_back: Path) -> None
     before = contents(rolled_back)
     error = refused(capsys, "train", "dppg", "--out", str(rolled_back), "--resume")
     assert "is older than what was made from it" in error
+    assert "restore the ledger from a newer backup" in error
     assert contents(rolled_back) == before
 
 

@@ -22,8 +22,6 @@ from scipy.linalg import solve_triangular
 
 from sotto.privacy.accounting.composition import Gaussian, compose
 from sotto.privacy.errors import PrivacyError
-from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.functions import gaussian_process
 from sotto.privacy.mechanisms.functions import grid as process_grid
 from sotto.privacy.mechanisms.functions import scattered as scattered_paths
@@ -37,11 +35,9 @@ from sotto.privacy.mechanisms.functions.rounding import LEAST_SPREAD, NUGGET, do
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
 from sotto.privacy.mechanisms.functions.values import MOVED, Sample
 from sotto.privacy.mechanisms.noise import GeneratorSource, rounded_normal
-from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.release.released import SURPLUS, ReleasedFunction, require_resolved, values_grid
 from sotto.privacy.release.storage import ReleaseFile
 from sotto.privacy.statements import UNBOUNDED_DRAWS
-from sotto.privacy.units import Adjacency, Unit
 
 DIGITS = 80
 EPSILON, DELTA = 4.377, 1e-5  # of one release with noise multiplier 1
@@ -366,32 +362,6 @@ def test_grids_have_the_noise_of_the_process(
         rows, charged = drawn.values.reshape(size, size), math.sqrt(drawn.rounding)
         assert charged < 1e-5
         assert worst_shift(kernel_matrix(points, beta), rows) <= (1 - charged) ** -2
-
-
-def release(beta: float, dimensions: int, size: int | None) -> FunctionRelease:
-    unit = Unit(kind="reward-function", adjacency=Adjacency.REPLACE_ONE)
-    sensitivity = Sensitivity(1.0, beta, "so it was chosen", dimensions)
-    return FunctionRelease("f", unit, sensitivity, 4.0, "simulated", size)
-
-
-def ledger(path: Path) -> Ledger:
-    return Ledger.create(
-        path / "ledger.sqlite",
-        unit=Unit(kind="reward-function", adjacency=Adjacency.REPLACE_ONE),
-        budget=Budget(epsilon=50.0, delta=1e-5),
-    )
-
-
-def test_nodes_that_float64_cannot_resolve_are_refused_before_they_are_charged(
-    tmp_path: Path,
-) -> None:
-    opened = release(1.0, 2, 4).open(ledger(tmp_path))
-    near = np.array([0.0, 2.0**-44])
-    with pytest.raises(PrivacyError, match="too many, or too close"):
-        opened.release(np.zeros((2, 2, 1)), (near, near))
-    assert opened.released == 0
-    opened.release(np.zeros((2, 2, 1)), (np.array([0.0, 1e-5]), np.array([0.0, 1e-5])))
-    assert opened.released == 1
 
 
 @pytest.mark.parametrize("beta", [2.0**-65, 2.0**65, math.nan, math.inf, 0.0])

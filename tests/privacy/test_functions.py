@@ -256,7 +256,11 @@ def test_what_the_grid_cannot_resolve_is_refused_and_costs_nothing(tmp_path: Pat
     stream = path_release(size=6).open(ledger)
     with pytest.raises(PrivacyError, match="too many, or too close"):
         stream.release(np.zeros((3, 2)), [np.array([0.0, 2.0**-52, 1.0])])
-    assert ledger.spent().epsilon == 0
+    square = Sensitivity(1.0, 1.0, "so it was chosen", dimensions=2)
+    plane = path_release(size=4, sensitivity=square).open(new_ledger(tmp_path, name="plane"))
+    with pytest.raises(PrivacyError, match="too many, or too close"):
+        plane.release(np.zeros((2, 2, 1)), [np.array([0.0, 2.0**-44])] * 2)
+    assert (ledger.spent().epsilon, plane.released) == (0, 0)
     stream.release(np.zeros((3, 2)), [np.array([0.0, 2.0**-30, 1.0])])
 
 

@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -104,27 +103,6 @@ def test_the_ledger_of_another_run(capsys, copied: Path, finished_pair: Path) ->
     for command in (("certificate", str(copied)), ("report", str(copied))):
         assert "belongs to run" in refused(capsys, *command)
     assert "belongs to run" in refused(capsys, *train(copied, "--resume", "--seed", "3"))
-
-
-def test_a_lost_ledger_is_not_made_anew(capsys, copied: Path) -> None:
-    (copied / "ledger.sqlite").unlink()
-    error = refused(capsys, *train(copied, "--resume", "--seed", "3"))
-    assert f"the ledger of the run {copied} is missing" in error
-    assert "restore it from a backup" in error
-
-
-def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
-    """Restored from a backup: the checkpoint is of releases that it was never charged for."""
-    out = tmp_path / "run"
-    assert main(train(out)) == 0
-    (run,) = open_experiment(out).runs
-    shutil.rmtree(run.checkpoints / f"{10:08d}")
-    with sqlite3.connect(out / "ledger.sqlite") as connection:
-        connection.execute("DROP TRIGGER no_delete")
-        connection.execute("DELETE FROM entries WHERE sequence > 5")
-    error = refused(capsys, "train", "dppg", "--out", str(out), "--resume")
-    assert "is older than what was made from it" in error
-    assert "restore the ledger from a newer backup" in error
 
 
 def test_a_damaged_certificate_is_not_gone_on_from(capsys, copied: Path) -> None:
