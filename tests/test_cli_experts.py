@@ -1,6 +1,5 @@
 """`sotto experts`, from training to a dataset and a figure."""
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -159,16 +158,6 @@ def test_other_commands_refuse(folder, tmp_path, capsys):
     assert "--trajectories must be at least 1" in capsys.readouterr().err
     assert main(["experts", "collect", str(folder), *out, "--floor", "0.5"]) == 2
     assert "below 1/2" in capsys.readouterr().err
-
-
-def test_without_the_extra_it_says_which(folder, tmp_path, capsys, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "Box2D" else found(name)
-    )
-    lander = ["experts", "train", "--env-id", "LunarLander-v3", "--experts", "2"]
-    assert main([*lander, "--out", str(tmp_path / "lander")]) == 2
-    assert "pip install 'sotto[experts]'" in capsys.readouterr().err
 
 
 def test_the_public_base_is_a_first_policy_of_students(tmp_path, monkeypatch):

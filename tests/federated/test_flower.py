@@ -99,13 +99,6 @@ def test_devices_without_a_key_and_apps_without_a_signature_are_turned_away(tmp_
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_the_missing_package_is_named_before_the_work(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("sotto.extras.find_spec", lambda name: None if name == "flwr" else object())
-    assert main(["simulate", "devices", "--out", str(tmp_path / "run")]) == 2
-    assert "pip install 'sotto[flower]'" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_simulation_that_does_not_start_says_so(monkeypatch):
     def broken(*_arguments: object) -> None:
         raise RuntimeError("no room")

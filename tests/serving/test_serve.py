@@ -250,16 +250,6 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(runs, started, tmp_path, c
     assert started == []
 
 
-def test_what_is_not_installed_is_named(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    monkeypatch.delitem(sys.modules, "sotto.serving.app", raising=False)
-    monkeypatch.delattr("sotto.serving.app", raising=False)
-    out = tmp_path / "s"
-    assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 2
-    assert capsys.readouterr().err == "sotto: this needs fastapi: pip install 'sotto[serving]'\n"
-    assert not out.exists()
-
-
 def test_students_by_name(runs, started, tmp_path, capsys):
     out = tmp_path / "s"
     assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 0
