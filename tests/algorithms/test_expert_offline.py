@@ -1,6 +1,5 @@
 """Learning from private experts: charges are stated and kept, and are never paid twice."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from killed import Killed
+from references import gaussian_delta
 
 from sotto.algorithms.expert_offline import algorithm, prefixes, voting_rounds
 from sotto.algorithms.expert_offline import states as expert_offline_states
@@ -90,14 +90,6 @@ def trained(config: ExpertOfflineConfig, ledgers, sources: Sources, folders, **m
 
 def numbers(state) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-
-
-def gaussian_delta(multiplier: float, epsilon: float) -> float:
-    """Returns delta of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
-    mu = 1 / multiplier
-    return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
-        -mu / 2 - epsilon / mu
-    )
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -410,8 +402,8 @@ def test_gymnasium_plays_what_is_not_written_in_jax(tmp_path: Path) -> None:
 def test_the_noise_of_votes_meets_epsilon_by_an_independent_computation() -> None:
     config = filled(settings(target_epsilon=1.5), CARTPOLE)
     multiplier = expert_offline_votes.vote_multiplier(config)
-    assert gaussian_delta(multiplier, 1.5) <= config.delta
-    assert gaussian_delta(0.999 * multiplier, 1.5) > config.delta
+    assert gaussian_delta(1 / multiplier, 1.5) <= config.delta
+    assert gaussian_delta(1 / (0.999 * multiplier), 1.5) > config.delta
 
 
 @pytest.mark.parametrize("method", ["votes", "dp-sgd", "stable-prefix"])
@@ -439,10 +431,6 @@ def test_prefixes_and_gradients_share_one_budget_jointly(sources: Sources) -> No
 
 
 # --- interruptions -------------------------------------------------------------------------------
-
-
-class Killed(Exception):
-    """An exception in place of a kill."""
 
 
 def killed_after(rounds: int, monkeypatch: pytest.MonkeyPatch, before_writing: bool = False):

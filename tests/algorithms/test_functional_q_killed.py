@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from killed import Killed
 
 from sotto.algorithms.functional_q import training
 from sotto.algorithms.functional_q.config import FunctionalQConfig
@@ -65,10 +66,6 @@ def test_of_two_runs_only_the_one_that_lacks_its_release_makes_it(tmp_path) -> N
     np.testing.assert_array_equal(both.states.sums[1], alone.states.sums[0])
     assert [[one.releases for one in ledger.streams] for ledger in ledgers] == [[1], [1]]
     assert [ledger.persons for ledger in ledgers] == [400, 400]
-
-
-class Killed(BaseException):
-    """An exception that no code under test catches."""
 
 
 def test_iterations_go_on_where_they_were_killed(tmp_path, monkeypatch) -> None:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixed_noise import fixed_noise
-from scipy import optimize, stats
+from references import gaussian_delta
+from scipy import optimize
 
 from sotto.algorithms.expert_offline.distillation import DistillationConfig, cross_entropy, distil
 from sotto.algorithms.expert_offline.voting import (
@@ -86,12 +87,6 @@ def make_votes(folder: Path, voters: Policy, noise_multiplier: float, **settings
         population="simulated",
         **settings,  # type: ignore[arg-type]
     )
-
-
-def gaussian_delta(shift: float, epsilon: float) -> float:
-    """Returns delta of N(shift, 1) against N(0, 1), written a second time."""
-    upper = stats.norm.cdf(shift / 2 - epsilon / shift)
-    return float(upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift))
 
 
 # --- the ballot ----------------------------------------------------------------------------------

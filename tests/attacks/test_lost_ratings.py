@@ -29,10 +29,6 @@ from sotto.runs.start import config_of
 # --- a training that is killed after a charge ----------------------------------------------------
 
 
-class Killed(BaseException):
-    """An exception that no code under test catches."""
-
-
 def begin(settings: RLHFConfig, people: People) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x)[None], training.initial_state(settings, people))
 

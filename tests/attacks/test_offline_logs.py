@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from killed import Killed
 from people_logs import people, scales, settings, write_visits
 
 from sotto.algorithms.offline_people import algorithm, learning, rounds, steps
@@ -21,11 +22,6 @@ from sotto.keys import new_key
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
-
-
-class Killed(BaseException):
-    """An exception that no code under test catches."""
-
 
 CONFIG = settings(people=170, delta=1e-3, target_epsilon=2.0)
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from killed import Killed
 from rated_logs import people, settings, write_ratings
 
 from sotto.algorithms.bandit import algorithm, release
@@ -20,11 +21,6 @@ from sotto.keys import keys_of
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-
-
-class Killed(BaseException):
-    """An exception that no code under test catches."""
-
 
 CONFIG = settings(blocks=1, people=20, delta=1e-3, target_epsilon=2.0, clip_norm=0.05)
 

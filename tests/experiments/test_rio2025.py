@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from references import gaussian_delta
 
 from sotto.experiments.rio2025 import cells as rio2025
 from sotto.experiments.rio2025.cells import Cell, Reported
@@ -13,8 +13,8 @@ EVERY = [row.env_id for row in rio2025.TABLE1]
 
 
 def delta_of(epsilon, z):
-    """Delta of one Gaussian release at sensitivity 1 (Balle and Wang 2018, theorem 8)."""
-    return norm.cdf(0.5 / z - epsilon * z) - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z)
+    """Delta of one Gaussian release at sensitivity 1."""
+    return gaussian_delta(1 / z, epsilon)
 
 
 def test_the_tight_curve_is_exact_and_the_loose_one_is_valid():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+from references import gaussian_delta
 
 import sotto
 from sotto.privacy.certificates.derive import Certificate, derive
@@ -39,18 +39,12 @@ def charged(path: Path, unit: Unit = ZERO_OUT, noise: float = 2.0, delta: float 
     return ledger
 
 
-def gaussian_delta(epsilon: float, distance: float) -> float:
-    """Delta of N(0, 1) against N(distance, 1)."""
-    far = stats.norm.cdf(-distance / 2 - epsilon / distance)
-    return float(stats.norm.cdf(distance / 2 - epsilon / distance) - math.exp(epsilon) * far)
-
-
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0, 20.0])
 def test_what_replacing_costs_is_never_less_than_the_truth(tmp_path: Path, noise: float) -> None:
     """Two zeroed-out sums are 1 / noise apart from the same third one, on either side of it."""
     certificate = derive(charged(tmp_path / "ledger", noise=noise))
     cost = replaced(certificate)
-    assert gaussian_delta(cost.epsilon, 2 / noise) <= cost.delta
+    assert gaussian_delta(2 / noise, cost.epsilon) <= cost.delta
     assert cost.epsilon == 2 * certificate.epsilon
     assert cost.delta == pytest.approx((1 + math.exp(certificate.epsilon)) * certificate.delta)
 

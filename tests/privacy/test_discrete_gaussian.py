@@ -7,7 +7,8 @@ import mpmath
 import numpy as np
 import pytest
 from mpmath import mpf
-from scipy import signal, special, stats
+from references import gaussian_delta
+from scipy import signal, stats
 
 from sotto.privacy.mechanisms import discrete_gaussian
 from sotto.privacy.mechanisms.discrete_gaussian import (
@@ -139,15 +140,6 @@ def test_sums_of_narrow_shares_have_not() -> None:
 # --- the cost (Theorem D2) -----------------------------------------------------------------------
 
 
-def gaussian_delta(multiplier: float, epsilon: float) -> float:
-    """Returns delta of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
-    shift = 1 / multiplier
-    return float(
-        special.ndtr(shift / 2 - epsilon / shift)
-        - math.exp(epsilon) * special.ndtr(-shift / 2 - epsilon / shift)
-    )
-
-
 def discrete_delta(variance: float, shift: int, epsilon: float) -> float:
     """Returns delta of one integer with discrete Gaussian noise, summed over all outcomes."""
     reach = int(14 * math.sqrt(variance))
@@ -163,14 +155,14 @@ def test_the_gaussian_covers_the_discrete_noise(shift: int, epsilon: float) -> N
     n, variance = 4, 30.0
     multiplier = noise_multiplier(variance, n, shift)
     cost = discrete_delta(n * variance, shift, epsilon)
-    assert cost <= gaussian_delta(multiplier, epsilon) + 1e-13
+    assert cost <= gaussian_delta(1 / multiplier, epsilon) + 1e-13
     # Only the smoothing lies between the two.
-    assert cost >= gaussian_delta(math.sqrt(n * variance) / shift, epsilon) * 0.97 - 1e-13
+    assert cost >= gaussian_delta(shift / math.sqrt(n * variance), epsilon) * 0.97 - 1e-13
 
 
 def test_noise_of_fewer_shares_than_stated_is_noticed() -> None:
     n, variance, shift, epsilon = 4, 30.0, 12, 0.3
-    stated = gaussian_delta(noise_multiplier(variance, n, shift), epsilon)
+    stated = gaussian_delta(1 / noise_multiplier(variance, n, shift), epsilon)
     assert discrete_delta((n - 1) * variance, shift, epsilon) > 1.1 * stated
 
 

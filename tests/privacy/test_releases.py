@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small
 from jaxtyping import Array
+from references import variance_p_value
 from scipy import linalg, stats
 from small import GAP, HORIZON, QUIET, SLOTS, UNITS, D, keys, newcomers
 
@@ -144,13 +145,9 @@ def test_correlated_noise_has_the_declared_covariance(
     columns = c[:, 0] + (c[:, 2] if participation else 0)
     white = c @ noise / (z * clip * np.linalg.norm(columns) / divisor)
 
-    def p_value(sample: np.ndarray) -> float:
-        lower = stats.chi2.cdf(np.square(sample).sum(), sample.size)
-        return float(2 * min(lower, 1 - lower))
-
-    assert p_value(white) > 1e-3
-    assert p_value(1.05 * white) < 1e-6
-    assert p_value(0.95 * white) < 1e-6
+    assert variance_p_value(white) > 1e-3
+    assert variance_p_value(1.05 * white) < 1e-6
+    assert variance_p_value(0.95 * white) < 1e-6
     assert np.abs(np.corrcoef(white) - np.eye(n)).max() < 5 / math.sqrt(d)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from references import gaussian_delta
+from scipy import optimize
 
 from sotto.privacy.bounds import at_most
 from sotto.privacy.ledger.ledger import Ledger
@@ -64,12 +65,10 @@ def charged(
 
 
 def gaussian(noise_multiplier: float, delta: float) -> float:
-    """Epsilon of one Gaussian release (Balle and Wang 2018, Theorem 8), by root finding."""
-    mu = 1 / noise_multiplier
+    """Epsilon of one Gaussian release, by root finding."""
 
     def excess(epsilon: float) -> float:
-        far = stats.norm.cdf(-mu / 2 - epsilon / mu)
-        return float(stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * far - delta)
+        return gaussian_delta(1 / noise_multiplier, epsilon) - delta
 
     return float(optimize.brentq(excess, 0, 50))
 
