@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import psycopg
+import sqlalchemy as sa
 
 MISSING = (
     "these tests start a PostgreSQL server of their own, and found none: apt-get install postgresql"
@@ -114,6 +115,16 @@ class Server:
         if self._user is not None:
             streams |= {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
         return subprocess.Popen(command, **streams)
+
+
+def cut_off(connection: sa.Connection) -> int:
+    """Ends every other connection to the same database, and returns how many there were."""
+    query = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    ended: int = connection.exec_driver_sql(query).scalar_one()
+    return ended
 
 
 def _unprivileged() -> pwd.struct_passwd:

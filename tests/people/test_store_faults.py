@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from postgres import cut_off
 
 sys.path.append(str(Path(__file__).parents[1] / "privacy"))
 
@@ -207,12 +208,7 @@ def test_a_server_that_cuts_everybody_off(
     with engine.connect() as admin:
         while cut < 30 and any(map(is_running, started)):
             time.sleep(0.01)
-            cut += admin.execute(
-                sa.text(
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            ).scalar_one()
+            cut += cut_off(admin)
     engine.dispose()
     for process in started:
         wait_for(process, 25)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from postgres import cut_off
 from small_campaign import MASTER, of
 
 from sotto.people.database import tables
@@ -153,10 +154,7 @@ def test_a_server_that_goes_away_in_a_group(make: Make, where: str) -> None:
 
     def cut() -> None:
         with admin.connect() as connection:
-            connection.exec_driver_sql(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
+            cut_off(connection)
 
     with one_group(store) as writer:
         jobs: list[Future[object]] = [

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from answer_replica import DIGEST, noisy, rows_of
 from nursery import Nursery, wait_for
+from postgres import cut_off
 from small import answers
 
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -143,12 +144,7 @@ def test_a_server_that_cuts_everybody_off(
         deadline = time.monotonic() + 10
         while cut < 30 and len(replicas.given()) < 200 and time.monotonic() < deadline:
             time.sleep(0.01)
-            cut += admin.execute(
-                sa.text(
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            ).scalar_one()
+            cut += cut_off(admin)
     engine.dispose()
     for process in started:
         wait_for(process, 30)
