@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sotto.cli import main
+from sotto.privacy.certificates.derive import Certificate, render
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,6 +28,14 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
     """The JSON object that a command prints."""
     assert main([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def text_of(certificate: Certificate) -> str:
+    """The text of a certificate, with every sentence on one line."""
+    console = Console(width=10_000)
+    with console.capture() as capture:
+        console.print(render(certificate))
+    return capture.get()
 
 
 def blocks(page: str, language: str = "") -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import text_of
 from pydantic_core import to_json
-from rich.console import Console
 from small import answers
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
@@ -23,7 +23,7 @@ from sotto.privacy.answers.distances import (
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import Schedule
 from sotto.privacy.bounds import at_most
-from sotto.privacy.certificates.derive import Certificate, derive, render, verify
+from sotto.privacy.certificates.derive import Certificate, derive, verify
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet, TruncatedDirichlet
@@ -49,13 +49,6 @@ def noisy(levels: Sequence[int]) -> np.ndarray:
 
 def epsilon(answers: int) -> float:
     return gaussian_epsilon(0.5 / (math.sqrt(2) / 100) / math.sqrt(answers), 1e-5)
-
-
-def text_of(certificate: Certificate) -> str:
-    console = Console(width=10_000)
-    with console.capture() as capture:
-        console.print(render(certificate))
-    return capture.get()
 
 
 def test_a_certificate_says_what_all_students_together_learnt(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import small
+from commands import text_of
 from pydantic_core import to_json
-from rich.console import Console
 from scipy import stats
 
-from sotto.privacy.certificates.derive import Certificate, derive, render, verify
+from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.certificates.text import QUOTED, sections
 from sotto.privacy.claims import streams
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
@@ -49,13 +49,6 @@ def ledger_of(path: Path, *statements: StreamStatement, run_id: str = "run-a") -
         start = ledger.next_person
         ledger.open_stream(one).charge(0, 1, [PersonBlock(start, start + 8)])
     return ledger
-
-
-def text_of(certificate: Certificate) -> str:
-    console = Console(width=10_000)
-    with console.capture() as capture:
-        console.print(render(certificate))
-    return capture.get()
 
 
 def test_a_certificate_says_what_the_ledger_holds(tmp_path: Path) -> None:

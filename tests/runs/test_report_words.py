@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
+from commands import text_of
 from small_teacher import statement
 
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.certificates.derive import derive, render
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.claims import Quoted
 from sotto.privacy.ledger.spending import Budget
@@ -43,10 +43,7 @@ def of_answers(folder: Path) -> Certificate:
 def test_the_page_has_every_line_of_the_text(kind: str, tmp_path: Path) -> None:
     made = {"proved": stored, "paper": lambda: stored(**PAPER)}
     certificate = made[kind]() if kind in made else of_answers(tmp_path)
-    console = Console(width=10_000)
-    with console.capture() as capture:
-        console.print(render(certificate))
-    _, *lines = filter(None, (line.strip() for line in capture.get().splitlines()))
+    _, *lines = filter(None, (line.strip() for line in text_of(certificate).splitlines()))
     page = "".join(certificate_in_words(certificate, 1))
     small = ("JAX settings: ", "Computed by: ", "Ledger ")  # the page has them elsewhere
     lines = [line.removeprefix("- ") for line in lines if not line.startswith(small)]
