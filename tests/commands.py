@@ -24,10 +24,16 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return error
 
 
-def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+def printed(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """The text that a command prints."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 0
+    return capsys.readouterr().out
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict:
     """The JSON object that a command prints."""
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(printed(capsys, *words, "--json"))
 
 
 def text_of(certificate: Certificate) -> str:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import refused, run_json
 
 import sotto
 from sotto.cli import main
@@ -115,8 +116,7 @@ def test_it_trains_is_killed_resumes_and_is_certified(installed, bandit, tmp_pat
 def test_two_seeds_have_their_own_people(bandit, tmp_path, capsys):
     out = tmp_path / "two"
     words = ["train", "offers", "--out", str(out), "--seeds", "2", "--num-updates", "40"]
-    assert main([*words, "--people-per-update", "50", "--delta", "1e-5", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = run_json(capsys, *words, "--people-per-update", "50", "--delta", "1e-5")
     assert (said["seeds"], said["persons"]) == ([0, 1], 2000)
     assert "epsilon_of_all_seeds" not in said
     import sotto_bandit  # what pip installed
@@ -130,5 +130,4 @@ def test_two_seeds_have_their_own_people(bandit, tmp_path, capsys):
 
 def test_without_the_package_there_is_no_such_command(capsys):
     assert "offers" not in registry.entries()
-    assert main(["train", "offers"]) == 2
-    assert "there is no command 'train offers'" in capsys.readouterr().err
+    assert "there is no command 'train offers'" in refused(capsys, "train", "offers")

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from commands import refused, run_json
+from commands import printed, refused, run_json
 from small_runs import SMALL_PPO
 
 import sotto
@@ -88,8 +88,7 @@ def test_calibrate_dpsgd_is_the_inverse_of_account(capsys) -> None:
 
 def test_plain_words(capsys) -> None:
     words = ("account", "gaussian", "--noise-multiplier", "2", "--delta", "1e-5")
-    assert main([*words, "--releases", "4"]) == 0
-    assert "square root" in capsys.readouterr().out
+    assert "square root" in printed(capsys, *words, "--releases", "4")
 
 
 @pytest.mark.parametrize(
@@ -181,8 +180,7 @@ def test_an_existing_directory_is_not_overwritten(capsys, tmp_path) -> None:
     ],
 )
 def test_help_teaches(capsys, command) -> None:
-    assert main([*command.split(), "--help"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys, *command.split(), "--help")
     assert f"sotto {command}" in shown
     assert "Example" in shown
     assert "--json" in shown
@@ -190,8 +188,7 @@ def test_help_teaches(capsys, command) -> None:
 
 @pytest.mark.parametrize("name", ["dppg", "ppo", "kickstart", "functional-q", "expert-offline"])
 def test_seeds_are_not_said_to_have_people_of_their_own(capsys, name) -> None:
-    assert main(["train", name, "--help"]) == 0
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    shown = " ".join(printed(capsys, "train", name, "--help").replace("│", " ").split())
     assert "own people" not in shown
     assert "the same teacher, experts or reward function, what they cost adds up" in shown
 
@@ -201,10 +198,8 @@ def test_seeds_are_not_said_to_have_people_of_their_own(capsys, name) -> None:
     [("dppg", True), ("expert-offline", True), *((name, False) for name in ("rlhf", "offline"))],
 )
 def test_help_shows_seeds_where_they_may_train_side_by_side(capsys, name, side_by_side) -> None:
-    assert main(["train", name, "--help"]) == 0
-    assert ("--seeds INT" in capsys.readouterr().out) == side_by_side
-    assert main(["train", name, "--seeds", "x"]) == 2
-    error = capsys.readouterr().err
+    assert ("--seeds INT" in printed(capsys, "train", name, "--help")) == side_by_side
+    error = refused(capsys, "train", name, "--seeds", "x")
     assert ("x is not a whole number" in error) == side_by_side
 
 
@@ -235,11 +230,9 @@ def test_help_of_a_preset_shows_its_values(capsys) -> None:
 
 
 def test_every_command_is_listed(capsys) -> None:
-    assert main([]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys)
     assert all(one in shown for one in ("train dppg", "account dpsgd", "certificate", "audit"))
-    assert main(["train"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys, "train")
     assert "train ppo" in shown
     assert shown.startswith("usage: sotto train COMMAND [OPTIONS]\n\ncommands:\n")
     assert main(["--version"]) == 0
@@ -273,8 +266,7 @@ def test_a_training_finds_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     assert main(["train", "ppo", *SMALL_PPO, "--json"]) == 0
     assert (tmp_path / "runs" / "run-2" / "config.json").exists()
     assert json.loads(capsys.readouterr().out)["out"] == "runs/run-2"
-    assert main(["train", "ppo", "--resume"]) == 2
-    assert "say which with --out" in capsys.readouterr().err
+    assert "say which with --out" in refused(capsys, "train", "ppo", "--resume")
 
 
 def test_what_a_training_is_doing_is_told_once(capsys, caplog) -> None:

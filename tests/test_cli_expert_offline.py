@@ -1,10 +1,10 @@
 """`sotto train expert-offline`: what its help says, and experts that were trained for it."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import printed, refused, run_json
 
 from sotto.algorithms.experts import population as experts
 from sotto.algorithms.experts.recipes import recipe
@@ -35,8 +35,7 @@ def population(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_names_methods_and_says_what_is_protected(capsys) -> None:
-    assert main(["train", "expert-offline", "--help"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed(capsys, "train", "expert-offline", "--help").split())
     for word in ("--target-epsilon", "--voters", "stable-prefix", "clones", "--public-share"):
         assert word in said
 
@@ -49,9 +48,7 @@ def test_votes_of_trained_experts_read_no_log(
     where = population if given == "folder" else population / "experts.npz"
     arguments = ("--experts", str(where), "--target-epsilon", "8", "--out", str(out), "--json")
     assert main(["train", "expert-offline", *arguments, *TINY]) == 0
-    capsys.readouterr()
-    assert main(["certificate", str(out), "--json"]) == 0
-    certificate = json.loads(capsys.readouterr().out)
+    certificate = run_json(capsys, "certificate", str(out))
     assert certificate["status"] == "proved"
     assert any("logged returns" in line for line in certificate["protects"])
     assert any("noisy votes of experts" in line for line in certificate["does_not_protect"])
@@ -62,8 +59,7 @@ def test_a_dataset_that_is_not_there_is_refused_even_where_it_is_not_read(
 ) -> None:
     out = tmp_path / "run"
     given = ("--experts", str(population), "--dataset", "nowhere", "--target-epsilon", "8")
-    assert main(["train", "expert-offline", *given, "--out", str(out), *TINY]) == 2
-    said = capsys.readouterr().err
+    said = refused(capsys, "train", "expert-offline", *given, "--out", str(out), *TINY)
     assert "There is no Minari dataset 'nowhere'" in said
     assert "which `sotto import` makes from a log" in said
     assert not out.exists()
@@ -75,9 +71,7 @@ def test_stable_prefixes_say_what_is_in_the_clear(capsys, population: Path, tmp_
     given = ("--releases", "1", "--target-epsilon", "60", "--out", str(out), "--json")
     assert main(["train", "expert-offline", *common, *given, *TINY]) == 0
     assert [one.releases for one in Ledger.open(out / "ledger.sqlite").streams] == [1]
-    capsys.readouterr()
-    assert main(["certificate", str(out)]) == 0
-    said = " ".join(capsys.readouterr().out.split()).lower()
+    said = " ".join(printed(capsys, "certificate", str(out)).split()).lower()
     assert (
         "states, rewards and dynamics in released prefixes. they are released without noise" in said
     )
@@ -86,5 +80,4 @@ def test_stable_prefixes_say_what_is_in_the_clear(capsys, population: Path, tmp_
 
 def test_another_kind_of_run_is_not_resumed(capsys, population: Path, tmp_path: Path) -> None:
     arguments = ["train", "expert-offline", "--out", str(tmp_path / "nothing"), "--resume"]
-    assert main(arguments) == 2
-    assert "there is no run" in capsys.readouterr().err
+    assert "there is no run" in refused(capsys, *arguments)

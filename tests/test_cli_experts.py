@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import printed, refused, run_json
 
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import DataFacts, filled
@@ -87,29 +88,25 @@ def test_a_stopped_training_goes_on(folder, tmp_path, monkeypatch, capsys):
     path = tmp_path / "cartpole"
     monkeypatch.setattr(experts, "train_chunk", stopped)
     assert main(arguments(path)) == 130
-    assert main(["experts", "histogram", str(path)]) == 2
-    assert "no experts yet" in capsys.readouterr().err
+    assert "no experts yet" in refused(capsys, "experts", "histogram", str(path))
     monkeypatch.setattr(experts, "train_chunk", whole)
-    assert main(arguments(path)) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, *arguments(path))
     assert "4 experts to train (2 kept from before), about" in said
     assert "6/6 experts" in said
     for one, other in zip(leaves(experts.load(path)), leaves(experts.load(folder)), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert main(arguments(path)) == 0
-    assert "has its 6 experts already" in capsys.readouterr().out
+    assert "has its 6 experts already" in printed(capsys, *arguments(path))
 
 
 def test_other_settings_need_another_folder(folder, capsys):
-    assert main(arguments(folder, "--seed", "1")) == 2
-    assert "holds other experts (seed 0); choose another --out" in capsys.readouterr().err
+    error = refused(capsys, *arguments(folder, "--seed", "1"))
+    assert "holds other experts (seed 0); choose another --out" in error
 
 
 def test_collect_writes_a_dataset_that_says_whose_each_episode_is(folder, tmp_path, capsys):
     out = tmp_path / "cartpole-v0"
     command = ["experts", "collect", str(folder), "--trajectories", "3", "--out", str(out)]
-    assert main([*command, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = run_json(capsys, *command)
     log = load_log(out)
     assert (answer["experts"], answer["episodes"]) == (log.experts, log.lengths.size) == (6, 18)
     assert answer["steps"] == log.lengths.sum()
@@ -118,13 +115,11 @@ def test_collect_writes_a_dataset_that_says_whose_each_episode_is(folder, tmp_pa
     np.testing.assert_array_equal(again.actions[:, :, : log.cap], log.actions)
     other = experts.collect(experts.load(folder), 0.01, 3, 2, lambda _: None)
     assert not np.array_equal(other.observations, again.observations)
-    assert main(command) == 2
-    assert "exists; remove it" in capsys.readouterr().err
+    assert "exists; remove it" in refused(capsys, *command)
 
 
 def test_histogram(folder, tmp_path, capsys):
-    assert main(["experts", "histogram", str(folder), "--out", str(tmp_path), "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    summary = run_json(capsys, "experts", "histogram", str(folder), "--out", str(tmp_path))
     means = experts.load(folder).returns.mean(axis=1)
     assert summary["experts"] == 6
     assert summary["mean"] == pytest.approx(means.mean())
@@ -145,19 +140,17 @@ def test_histogram(folder, tmp_path, capsys):
     ],
 )
 def test_train_refuses(tmp_path, capsys, more, says):
-    assert main(["experts", "train", "--out", str(tmp_path / "x"), *more]) == 2
-    assert says in capsys.readouterr().err
+    assert says in refused(capsys, "experts", "train", "--out", str(tmp_path / "x"), *more)
     assert not (tmp_path / "x").exists()
 
 
 def test_other_commands_refuse(folder, tmp_path, capsys):
-    assert main(["experts", "histogram", str(tmp_path / "none")]) == 2
-    assert "make some with `sotto experts train" in capsys.readouterr().err
+    error = refused(capsys, "experts", "histogram", str(tmp_path / "none"))
+    assert "make some with `sotto experts train" in error
     out = ["--out", str(tmp_path / "d")]
-    assert main(["experts", "collect", str(folder), *out, "--trajectories", "0"]) == 2
-    assert "--trajectories must be at least 1" in capsys.readouterr().err
-    assert main(["experts", "collect", str(folder), *out, "--floor", "0.5"]) == 2
-    assert "below 1/2" in capsys.readouterr().err
+    error = refused(capsys, "experts", "collect", str(folder), *out, "--trajectories", "0")
+    assert "--trajectories must be at least 1" in error
+    assert "below 1/2" in refused(capsys, "experts", "collect", str(folder), *out, "--floor", "0.5")
 
 
 def test_the_public_base_is_a_first_policy_of_students(tmp_path, monkeypatch):

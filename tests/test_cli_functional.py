@@ -3,9 +3,8 @@
 import math
 
 import pytest
-from commands import run_json
+from commands import printed, refused, run_json
 
-from sotto.cli import main
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
 
 COMMAND = ("account", "functional-noise", "--mode")
@@ -78,14 +77,13 @@ def test_one_transition_needs_little(capsys) -> None:
 
 
 def test_in_words(capsys) -> None:
-    assert main([*COMMAND, "reward-release", *NODES, *TARGET, "--reward-range", "0.5"]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, *COMMAND, "reward-release", *NODES, *TARGET, "--reward-range", "0.5")
     assert "sigma 16.4" in said
     assert "sigma 18" in said
     assert "2 times the reward range 0.5" in said
     assert "probability above 0.711" in said
-    assert main([*COMMAND, "paper", *PAPER, "--epsilon", "0.9", "--delta", "1e-4"]) == 0
-    assert "Not a guarantee" in capsys.readouterr().out
+    said = printed(capsys, *COMMAND, "paper", *PAPER, "--epsilon", "0.9", "--delta", "1e-4")
+    assert "Not a guarantee" in said
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,4 @@ def test_in_words(capsys) -> None:
     ],
 )
 def test_settings_that_mean_nothing_are_refused(capsys, words: tuple[str, ...], says: str) -> None:
-    assert main([*COMMAND, *words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert says in error
-    assert "\n" not in error
+    assert says in refused(capsys, *COMMAND, *words)

@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+from commands import printed, refused
 from own_logs import DECLARED, ROWS, as_csv, declared, expected, units
 
 from sotto.cli import main
@@ -29,8 +30,7 @@ def test_several_files_are_one_log(log, tmp_path, capsys):
     assert main(["import", log, str(more), *WORDS, "--out", str(tmp_path / "out")]) == 0
     steps = load(tmp_path / "out").present.sum(axis=1)
     assert sorted(steps[steps > 0]) == [1, 1, 3]  # three of bo
-    assert main(["import", *WORDS, "--out", str(tmp_path / "none")]) == 2
-    assert "no log to import" in capsys.readouterr().err
+    assert "no log to import" in refused(capsys, "import", *WORDS, "--out", str(tmp_path / "none"))
 
 
 def test_a_row_that_is_no_text_stops_nobody_and_is_not_printed(tmp_path, monkeypatch, capsys):
@@ -45,8 +45,7 @@ def test_a_row_that_is_no_text_stops_nobody_and_is_not_printed(tmp_path, monkeyp
 
 
 def test_all_in_words(log, tmp_path, capsys):
-    assert main(["import", log, *WORDS, "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "import", log, *WORDS, "--out", str(tmp_path / "out"))
     assert "6 places for people, at most 3 steps each, observations of 3 numbers" in said
     assert "observation  x, -1 to 1\n" in said
     assert "propensity   p, at least 0.125\n" in said
@@ -62,8 +61,8 @@ def test_the_column_of_ends_in_words(tmp_path, capsys):
     path.write_text("who,x,a,r,over\nbo,0,no,1,false\nbo,1,no,0,true\nann,0,yes,1,false\n")
     words = ["--person", "who", "--observation", "x=0..1", "--action", "a=no,yes"]
     words += ["--reward", "r=0..1", "--terminated", "over", "--people", "2", "--horizon", "2"]
-    assert main(["import", str(path), *words, "--out", str(tmp_path / "out")]) == 0
-    assert "\n  terminated   over\n" in capsys.readouterr().out
+    said = printed(capsys, "import", str(path), *words, "--out", str(tmp_path / "out"))
+    assert "\n  terminated   over\n" in said
     found = load(tmp_path / "out")
     assert found.declaration.terminated == "over"
     assert (found.ends.sum(), found.cut.sum()) == (2, 1)  # ann was cut off
@@ -74,8 +73,7 @@ def test_words_take_precedence_over_the_file(log, tmp_path, capsys):
     path.write_text(json.dumps(DECLARED | {"horizon": 2, "people": 3}))
     words = ["--declare", str(path), "--horizon", "1", "--drop", "person", "--fill", "x=1"]
     words += ["--source", "a trial", "--licence", "CC0", "--already-public", "--json"]
-    assert main(["import", log, *words, "--out", str(tmp_path / "out")]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(printed(capsys, "import", log, *words, "--out", str(tmp_path / "out")))
     observation = [DECLARED["observation"][0] | {"fill": 1}, DECLARED["observation"][1]]
     wanted = declared(
         horizon=1,
@@ -126,13 +124,11 @@ def test_on_a_terminal_it_asks(log, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("flag", "least"), [("--people", 2), ("--horizon", 1)])
 def test_a_number_of_nought_was_declared_and_is_refused(flag, least, log, tmp_path, capsys):
-    assert main(["import", log, *WORDS, flag, "0", "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
+    said = refused(capsys, "import", log, *WORDS, flag, "0", "--out", str(tmp_path / "out"))
     assert f"{flag[2:]}: it should be greater than or equal to {least}" in said
     assert "must be declared" not in said
 
 
 def test_an_existing_folder_is_kept(log, tmp_path, capsys):
     (tmp_path / "out").mkdir()
-    assert main(["import", log, "--out", str(tmp_path / "out")]) == 2
-    assert "exists; remove it" in capsys.readouterr().err
+    assert "exists; remove it" in refused(capsys, "import", log, "--out", str(tmp_path / "out"))

@@ -1,9 +1,7 @@
 """`sotto account stable-prefix`: the thresholds of the theory's table, and what is refused."""
 
 import pytest
-from commands import run_json
-
-from sotto.cli import main
+from commands import printed, refused, run_json
 
 COMMAND = ("account", "stable-prefix")
 SETTING = ("--experts", "3000", "--epsilon", "5", "--delta", "1.6667e-4", "--releases")
@@ -48,12 +46,11 @@ def test_noise_and_consensus(capsys) -> None:
 
 
 def test_in_words(capsys) -> None:
-    assert main([*COMMAND, *SETTING, "25", *FLOOR]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, *COMMAND, *SETTING, "25", *FLOOR)
     assert "threshold 247" in said
     assert "advanced accounting of the paper: 1646" in said
-    assert main([*COMMAND, *SETTING, "100", *FLOOR, "--accounting", "advanced"]) == 0
-    assert "No prefix reaches it" in capsys.readouterr().out
+    said = printed(capsys, *COMMAND, *SETTING, "100", *FLOOR, "--accounting", "advanced")
+    assert "No prefix reaches it" in said
 
 
 @pytest.mark.parametrize(
@@ -70,7 +67,4 @@ def test_in_words(capsys) -> None:
     ],
 )  # fmt: skip
 def test_what_has_no_guarantee_is_refused(capsys, words: tuple[str, ...], says: str) -> None:
-    assert main([*COMMAND, *words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert says in error
-    assert "\n" not in error
+    assert says in refused(capsys, *COMMAND, *words)

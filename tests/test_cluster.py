@@ -3,7 +3,6 @@
 The cluster is a real one of several nodes (raylets), all on this machine.
 """
 
-import json
 import math
 import os
 import threading
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 import pytest
 import ray
+from commands import refused, run_json
 from fixed_noise import fixed_noise
 from ray.cluster_utils import Cluster
 
@@ -133,11 +133,8 @@ def test_the_command_trains_on_a_cluster(nodes: Nodes, tmp_path: Path, capsys: A
     assert main(call) == 0
     assert main(["certificate", str(tmp_path / "run"), "--verify"]) == 0
     capsys.readouterr()
-    evaluate = ["eval", str(tmp_path / "run"), "--episodes", "10", "--json"]
-    returns = []
-    for more in ([], where[:2]):
-        assert main([*evaluate, *more]) == 0
-        returns.append(json.loads(capsys.readouterr().out)["mean"])
+    evaluate = ["eval", str(tmp_path / "run"), "--episodes", "10"]
+    returns = [run_json(capsys, *evaluate, *more)["mean"] for more in ([], where[:2])]
     assert returns[0] == pytest.approx(returns[1], rel=1e-3)  # the mode of the policy, same seeds
 
 
@@ -154,10 +151,7 @@ def test_what_a_cluster_cannot_do_is_refused(
     call: list[str], said: str, tmp_path: Path, capsys: Any
 ) -> None:
     budget = ["--target-epsilon", "5"] if "dppg" in call else []
-    assert main([*call, *budget, "--out", str(tmp_path / "run")]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in refused(capsys, *call, *budget, "--out", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -173,11 +167,11 @@ def test_commands_without_their_cluster_make_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for address in ("127.0.0.1:9", "nowhere", ""):
-        assert main([*call, "--ray", address]) == 2
-        assert capsys.readouterr().err.startswith(f"sotto: there is no Ray cluster at '{address}'")
+        assert refused(capsys, *call, "--ray", address).startswith(
+            f"sotto: there is no Ray cluster at '{address}'"
+        )
     monkeypatch.setattr("sotto.extras.find_spec", lambda name: None if name == "ray" else True)
-    assert main([*call, "--ray", "local"]) == 2
-    assert "pip install 'sotto[ray]'" in capsys.readouterr().err
+    assert "pip install 'sotto[ray]'" in refused(capsys, *call, "--ray", "local")
     assert not list(tmp_path.iterdir())
 
 
@@ -185,9 +179,8 @@ def test_an_evaluation_in_jax_leaves_a_cluster_alone(tmp_path: Path, capsys: Any
     small = ["--users-per-update", "4", "--steps-per-user", "8", "--total-steps", "32"]
     run = ["--target-epsilon", "5", "--evaluation-episodes", "0", "--out", str(tmp_path / "run")]
     assert main(["train", "dppg", *small, *run]) == 0
-    capsys.readouterr()
-    assert main(["eval", str(tmp_path / "run"), "--ray", "local"]) == 2
-    assert "has CartPole-v1; leave out --ray" in capsys.readouterr().err
+    error = refused(capsys, "eval", str(tmp_path / "run"), "--ray", "local")
+    assert "has CartPole-v1; leave out --ray" in error
 
 
 # --- experts and experiments ---------------------------------------------------------------------

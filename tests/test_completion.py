@@ -6,6 +6,7 @@ import subprocess
 from contextlib import redirect_stdout
 
 import pytest
+from commands import printed
 
 from sotto.cli import main, summaries
 
@@ -46,8 +47,7 @@ def test_every_command_is_completed(script):
 
 @pytest.mark.parametrize("name", sorted(summaries()))
 def test_every_flag_of_its_help_is_completed(script, name, capsys):
-    assert main([*name.split(), "--help"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys, *name.split(), "--help")
     # In tyro's boxes a flag begins its line, after the side of the box.
     helped = set(re.findall(r"^\W (?:-h, )?(--[a-z][\w-]+)", shown, re.MULTILINE))
     offered = completed(script, *name.split(), "--")
@@ -64,8 +64,7 @@ def test_what_is_no_flag_is_left_to_file_names(script):
 
 
 def test_zsh_reads_the_same_script(script, capsys):
-    assert main(["completion", "zsh"]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "completion", "zsh")
     assert "bashcompinit" in said.splitlines()[0]
     assert said.endswith(script.read_text())
 

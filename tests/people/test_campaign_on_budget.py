@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import printed, refused
 
 sys.path.append(str(Path(__file__).parents[1] / "serving"))
 sys.path.append(str(Path(__file__).parents[1] / "privacy"))
@@ -104,8 +105,7 @@ def test_an_updater_without_the_budget_releases_nothing(live, tmp_path, capsys):
     with pytest.raises(LedgerMismatch, match="give its place again: --budget PLACE"):
         Updater(open_campaign(path), lambda: live.now).step()
     assert people_of(live) == []
-    assert main(["campaign", "serve", str(path), "--port", "0"]) == 2
-    assert "--budget PLACE" in capsys.readouterr().err
+    assert "--budget PLACE" in refused(capsys, "campaign", "serve", str(path), "--port", "0")
     place = str(tmp_path / "people.budget")
     live.now += 31
     assert Updater(open_campaign(path, None, place), lambda: live.now).step()
@@ -157,12 +157,10 @@ def test_people_enrol_under_given_numbers_in_any_order(make, where):
 def test_commands_enrol_people_by_number(live, tmp_path, capsys):
     path = str(live.campaign.path)
     (numbers := tmp_path / "numbers.txt").write_text("70\n60\n")
-    assert main(["campaign", "invite", path, "--numbers", str(numbers)]) == 0
-    tokens = capsys.readouterr().out.split()
+    tokens = printed(capsys, "campaign", "invite", path, "--numbers", str(numbers)).split()
     assert [live.store.authenticate(token) for token in tokens] == ["70", "60"]
     for wrong in (["invite", path, "3"], ["withdraw", path, "59"], ["replace-token", path, "59"]):
-        assert main(["campaign", *wrong]) == 2
-        error = capsys.readouterr().err
+        error = refused(capsys, "campaign", *wrong)
         assert "--numbers FILE" in error or "has no person 59" in error
     assert main(["campaign", "withdraw", path, "60"]) == 0
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import printed, refused
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.cli import main
@@ -19,8 +20,8 @@ def spaces(tmp_path: Path) -> str:
 
 
 def test_help_lists_no_flag_that_is_refused(capsys):
-    assert main(["campaign", "start", "--help"]) == 0
-    listed = set(re.findall(r"^[│ ] --(?:no-)?([a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    said = printed(capsys, "campaign", "start", "--help")
+    listed = set(re.findall(r"^[│ ] --(?:no-)?([a-z-]+)", said, re.MULTILINE))
     shown = {name.replace("_", "-") for name in vars(DPPGConfig(target_epsilon=1.0))}
     hidden = {name.replace("_", "-") for name in _HIDDEN}
     assert shown - listed == hidden
@@ -31,18 +32,16 @@ def test_help_lists_no_flag_that_is_refused(capsys):
 @pytest.mark.parametrize("name", _HIDDEN)
 def test_hidden_flags_are_refused_in_a_sentence(tmp_path, spaces, capsys, name):
     path, flag = tmp_path / "campaign", f"--{name.replace('_', '-')}"
-    assert main(["campaign", "start", str(path), "--spaces", spaces, flag, "2"]) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "campaign", "start", str(path), "--spaces", spaces, flag, "2")
     assert error.startswith(f"sotto: {flag} is not a setting of a campaign: ")
-    assert error.count("\n") == 1
     assert not path.exists()
 
 
 @pytest.mark.parametrize("flag", ["--updates", "--users-per-update", "--steps-per-user"])
 def test_nothing_of_a_number_is_refused_by_its_name(tmp_path, spaces, capsys, flag):
     path = tmp_path / "campaign"
-    assert main(["campaign", "start", str(path), "--spaces", spaces, flag, "0"]) == 2
-    error = capsys.readouterr().err.replace("_", "-")
+    error = refused(capsys, "campaign", "start", path, "--spaces", spaces, flag, "0")
+    error = error.replace("_", "-")
     assert f"{flag.removeprefix('--')} must be at least 1" in error
     assert not path.exists()
 
@@ -68,8 +67,5 @@ def test_simulated_people_do_not_wait_for_a_campaign_that_is_not_there(
     monkeypatch.setattr("sotto.cli.live.simulate._FIRST_SECONDS", 0.1)
     tokens = tmp_path / "tokens.txt"
     tokens.write_text("a b c")
-    assert main(["simulate", "people", "http://127.0.0.1:1", "--tokens", str(tokens)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("sotto: ")
+    error = refused(capsys, "simulate", "people", "http://127.0.0.1:1", "--tokens", str(tokens))
     assert "http://127.0.0.1:1" in error
-    assert error.count("\n") == 1

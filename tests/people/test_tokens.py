@@ -2,13 +2,13 @@
 
 import asyncio
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import printed, refused, run_json
 from fastapi import Request
 from small_campaign import MASTER, of, serve
 
@@ -185,8 +185,7 @@ def test_the_operator_replaces_a_lost_token(live, capsys):
     assert said.err == ""
     assert live.store.authenticate(token) == "3"
     assert live.store.authenticate(live.tokens[3]) is None
-    assert main(["campaign", "replace-token", path, "4", "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
+    made = run_json(capsys, "campaign", "replace-token", path, "4")
     assert (made["person"], live.store.authenticate(made["token"])) == (4, "4")
     files = [file.read_bytes() for file in live.campaign.path.iterdir()]
     assert [file for file in files if token.encode() in file] == []
@@ -196,16 +195,14 @@ def test_the_operator_withdraws_people(live, capsys):
     """It has the effect of their own withdrawal, and gives the same receipt."""
     path = str(live.campaign.path)
     live.live(0)
-    assert main(["campaign", "withdraw", path, "0", "5", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = run_json(capsys, "campaign", "withdraw", path, "0", "5")
     own = live.post(0, "/v1/withdrawals", {}).json()
     assert own["receipt"] == {"person": 0, "deleted_from_releases": [0], "part_of_releases": []}
     assert said["receipts"][0] == own["receipt"]
     assert said["meaning"] == own["meaning"]
     for person in (0, 5):
         assert live.post(person, "/v1/places", {}).json()["error"] == "withdrew"
-    assert main(["campaign", "withdraw", path, "0"]) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "campaign", "withdraw", path, "0")
     assert "Person 0 has withdrawn.\n  Deleted from releases: 0\n  Part of releases: none" in text
     assert "not refunded" in text
 
@@ -213,11 +210,8 @@ def test_the_operator_withdraws_people(live, capsys):
 def test_who_is_not_there_is_named(live, capsys):
     path = str(live.campaign.path)
     for numbers in (["12"], ["0", "12"], ["0", str(10**30)], []):
-        assert main(["campaign", "withdraw", path, *numbers]) == 2
-        error = capsys.readouterr().err
+        error = refused(capsys, "campaign", "withdraw", path, *numbers)
         assert ("no person 1" if numbers else "name at least one person") in error
-        assert error.count("\n") == 1
         assert not live.store.history(0).withdrew
     for number in ("12", "-1"):
-        assert main(["campaign", "replace-token", path, number]) == 2
-        assert capsys.readouterr().err.startswith("sotto: ")
+        refused(capsys, "campaign", "replace-token", path, number)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import printed, run_json
 from stored_files import changed
 
 from sotto.cli import main
@@ -121,11 +122,8 @@ def test_files_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_it_is_verified_from_its_words(
     certificate: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    capsys.readouterr()
-    assert main(["verify", str(certificate)]) == 0
-    assert "no ledger recorded the training" in capsys.readouterr().out
-    assert main(["verify", str(certificate), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    assert "no ledger recorded the training" in printed(capsys, "verify", str(certificate))
+    said = run_json(capsys, "verify", str(certificate))
     assert (said["status"], said["proof"]) == ("true", "described")
     assert verify_file(certificate, "ledger.sqlite").status == "unverifiable"
     with pytest.raises(PrivacyError, match="no ledger recorded it"):

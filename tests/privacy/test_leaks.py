@@ -8,9 +8,9 @@ import math
 import jax
 import numpy as np
 import pytest
+from commands import printed, run_json
 from scipy import stats
 
-from sotto.cli import main
 from sotto.privacy.audits import leaks
 from sotto.privacy.audits.audit import AuditResult, audit
 from sotto.privacy.audits.leaks import CATALOGUE, DELTA, Leak, LeakReport, functional, run_catalogue
@@ -69,16 +69,14 @@ def test_names_are_unique() -> None:
 
 
 def test_explain_says_of_each_leak_what_leaks_and_what_to_do_instead(capsys) -> None:
-    assert main(["audit", "--explain"]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "audit", "--explain")
     assert max(map(len, said.splitlines())) <= 80
     blocks = said.strip().split("\n\n")
     assert [block.split()[0] for block in blocks] == NAMES
     for block, leak in zip(blocks, CATALOGUE, strict=True):
         sentences = f"false claim {leak.claim} what leaks {leak.why} instead {leak.remedy}"
         assert " ".join(block.split()) == f"{leak.name} {sentences}"
-    assert main(["audit", "--explain", "--leaks", "reused-noise", "--json"]) == 0
-    (one,) = json.loads(capsys.readouterr().out)["leaks"]
+    (one,) = run_json(capsys, "audit", "--explain", "--leaks", "reused-noise")["leaks"]
     assert list(one) == ["name", "claim", "why", "remedy"]
     assert one["name"] == "reused-noise"
     assert one["claim"].startswith("A resumed run")

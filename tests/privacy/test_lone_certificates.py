@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import printed, refused, run_json
 from products import BUDGET, UNIT, statement
 from pydantic_core import to_json
 from stored_files import changed
@@ -225,20 +226,14 @@ def test_hostile_files_are_false_in_one_sentence(name: str, certificate: Path) -
 def test_the_command_has_an_exit_code_for_each_status(
     certificate: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["verify", str(certificate)]) == 0
-    assert "is true: proved, epsilon" in capsys.readouterr().out
-    assert main(["verify", str(certificate), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "true"
+    assert "is true: proved, epsilon" in printed(capsys, "verify", str(certificate))
+    assert run_json(capsys, "verify", str(certificate))["status"] == "true"
     text = certificate.read_text()
-    assert main(["verify", str(changed(certificate, WRONG["epsilon"]))]) == 2
-    assert "is false" in capsys.readouterr().err
+    assert "is false" in refused(capsys, "verify", str(changed(certificate, WRONG["epsilon"])))
     certificate.write_text(text)
     assert main(["verify", str(changed(certificate, lambda c: c.update(schema_version=9)))]) == 4
-    capsys.readouterr()
-    assert main(["verify", str(certificate.parent / "missing.json")]) == 2
-    assert "there is no file" in capsys.readouterr().err
-    assert main(["verify", str(certificate.parent)]) == 2
-    assert "is a folder; give the file" in capsys.readouterr().err
+    assert "there is no file" in refused(capsys, "verify", str(certificate.parent / "missing.json"))
+    assert "is a folder; give the file" in refused(capsys, "verify", str(certificate.parent))
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
@@ -254,14 +249,12 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 def test_the_published_schema_is_that_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"]) == 0
-    printed = capsys.readouterr().out
-    assert json.loads(printed) == json.loads((ROOT / "docs/certificate.schema.json").read_text())
+    shown = printed(capsys, "schema")
+    assert json.loads(shown) == json.loads((ROOT / "docs/certificate.schema.json").read_text())
 
 
 def test_the_schema_is_printed_with_json_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == schema()
+    assert run_json(capsys, "schema") == schema()
 
 
 def test_the_schema_accepts_certificates_and_rejects_wrong_ones(certificate: Path) -> None:

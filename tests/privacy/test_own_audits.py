@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import printed, refused
 from scipy import optimize, special, stats
 
 import sotto
@@ -347,8 +348,7 @@ def module(tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_it_found_and_exits_accordingly(module, capsys):
-    assert main(["audit", f"{module}:sound", "--samples", "2000"]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "audit", f"{module}:sound", "--samples", "2000")
     assert "not refuted, which does not prove it" in said
     assert "Left out: One run with many canaries: give at least 32 people." in said
     assert main(["audit", f"{module}:leaky", "--samples", "2000", "--json"]) == 3
@@ -372,8 +372,7 @@ def test_the_command_says_what_it_found_and_exits_accordingly(module, capsys):
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_a_sentence(module, target, problem, capsys):
-    assert main(["audit", *target.split()]) == 2
-    assert problem in capsys.readouterr().err
+    assert problem in refused(capsys, "audit", *target.split())
 
 
 def test_the_guide_runs(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import refused
+from commands import printed, refused, run_json
 from minari.dataset.minari_storage import MinariStorage
 from people_logs import write_visits
 
@@ -94,8 +94,7 @@ def words(out: Path, dataset: Path, *more: str) -> list[str]:
 
 def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert main(words(out, dataset, *TARGET, "--seeds", "2")) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(printed(capsys, *words(out, dataset, *TARGET, "--seeds", "2")))
     assert answer["status"] == "proved"
     assert 4.9 < answer["epsilon"] <= 5
     assert answer["delta"] == pytest.approx(1 / (10 * COUNT))
@@ -106,9 +105,7 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
         assert run.settings.config["voters"] == "clones"  # only a dataset was given
         assert run.settings.config["env_id"] == "CartPole-v1"  # as the dataset says
     assert main(["certificate", str(out), "--verify"]) == 0
-    capsys.readouterr()
-    assert main(["certificate", str(out)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed(capsys, "certificate", str(out)).split())
     assert "The noisy votes of clones" in said
     assert "Each expert's whole log" in said
     assert "the log of its own expert" in said
@@ -120,10 +117,9 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert answer["epsilon_of_all_seeds"] == pytest.approx(both, rel=1e-4)
     assert "asked or learned from the same experts" in said
     assert f"the costs add up, to epsilon {at_most(both)} at delta" in said
-    assert main(["certificate", str(out), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["epsilon_of_all_seeds"] == answer["epsilon_of_all_seeds"]
-    assert [one["epsilon"] for one in printed["certificates"]] == [answer["epsilon"]] * 2
+    shown = run_json(capsys, "certificate", str(out))
+    assert shown["epsilon_of_all_seeds"] == answer["epsilon_of_all_seeds"]
+    assert [one["epsilon"] for one in shown["certificates"]] == [answer["epsilon"]] * 2
     algorithm, experiment = ExpertOffline(), open_experiment(out)
     update = Update(1, 1, tuple(metrics.read(run.metrics)))
     _conclude(algorithm, experiment, config_of(experiment), update, 1.0)
@@ -131,8 +127,7 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
         f"for each of 2 seeds, and {at_most(both)} for all of them together"
         in capsys.readouterr().out
     )
-    assert main(["eval", str(out), "--episodes", "5", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["policy"] == "ema"
+    assert run_json(capsys, "eval", str(out), "--episodes", "5")["policy"] == "ema"
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
     assert "EXPERT-OFFLINE on CartPole-v1" in page
@@ -142,9 +137,8 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert "separate runs" not in page
     assert "separate ledgers" not in page
     assert "experts per seed" not in page
-    assert "has made all of its" in refused(
-        capsys, "train", "expert-offline", "--out", str(out), "--resume"
-    )
+    error = refused(capsys, "train", "expert-offline", "--out", str(out), "--resume")
+    assert "has made all of its" in error
 
 
 @pytest.fixture
@@ -160,8 +154,8 @@ def leaning(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("leaning")
 def test_experts_vote_by_what_their_own_log_returned(capsys, dataset: Path, tmp_path: Path) -> None:
     more = ("--experts", str(tmp_path / "experts"), "--least-return", "1")
-    assert main(words(tmp_path / "run", dataset, *TARGET, *more)) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "proved"
+    answer = json.loads(printed(capsys, *words(tmp_path / "run", dataset, *TARGET, *more)))
+    assert answer["status"] == "proved"
     strangers = tmp_path / "strangers-v0"
     log = minari_files.load(dataset)
     minari_files.save(
@@ -191,9 +185,9 @@ def test_what_is_wrong_with_real_experts_is_not_said(capfd, dataset: Path, tmp_p
     theirs = of_real_people(dataset, tmp_path / "real-v0")
     real = (*TARGET, "--population", "real", "--env-id", "CartPole-v1", "--expert-count", "3")
     assert main(words(tmp_path / "run", theirs, *real)) == 2
-    printed = capfd.readouterr()
-    assert "what went wrong is not shown" in printed.err
-    assert "must be a number from 0 to 2" not in printed.err
+    shown = capfd.readouterr()
+    assert "what went wrong is not shown" in shown.err
+    assert "must be a number from 0 to 2" not in shown.err
     assert main(words(tmp_path / "run", theirs, *TARGET, *real[2:])) == 2  # real, if nobody says
     assert "must be a number from 0 to 2" not in capfd.readouterr().err
     assert main(words(tmp_path / "run", theirs, *TARGET, *real, "--population", "simulated")) == 2
@@ -232,8 +226,7 @@ def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
 def test_real_experts_are_not_counted_by_their_data(capsys, dataset: Path, tmp_path: Path) -> None:
     copied = of_real_people(dataset, tmp_path / "copied-v0")
     real = (*TARGET, "--population", "real", "--env-id", "CartPole-v1")
-    error = refused(capsys, *words(tmp_path / "run", copied, *real))
-    assert "give --expert-count" in error
+    assert "give --expert-count" in refused(capsys, *words(tmp_path / "run", copied, *real))
     assert main(words(tmp_path / "run", copied, *real, "--expert-count", "40")) == 0
     assert json.loads(capsys.readouterr().out)["persons"] == 40
 
@@ -248,8 +241,7 @@ def test_seeds_of_real_experts_are_run_one_by_one(capsys, dataset: Path, tmp_pat
 def test_without_an_environment_nothing_is_played(capsys, dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     box = ("--box-low", *["-1"] * 4, "--box-high", *["1"] * 4)
-    assert main(words(out, dataset, *TARGET, "--env-id", "none", *box)) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(printed(capsys, *words(out, dataset, *TARGET, "--env-id", "none", *box)))
     assert answer["return"] == {}
     assert answer["env_steps"] == 0
     assert "no environment" in refused(capsys, "eval", str(out))
@@ -278,8 +270,7 @@ def test_the_certificate_says_where_an_imported_log_comes_from(
 
 def test_references_have_no_certificate(capsys, dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert main(words(out, dataset, "--method", "cql")) == 0
-    assert "epsilon" not in json.loads(capsys.readouterr().out)
+    assert "epsilon" not in json.loads(printed(capsys, *words(out, dataset, "--method", "cql")))
     assert "is a CQL run, which protects nobody" in refused(capsys, "certificate", str(out))
     before = jax.tree.leaves(load_states(open_experiment(out), 10))
     shutil.rmtree(open_experiment(out).runs[0].checkpoints / f"{10:08d}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from commands import refused
+from commands import printed, refused, run_json
 
 from sotto.cli import main
 from sotto.privacy.certificates.derive import verify
@@ -56,9 +56,7 @@ def test_a_run_directory_holds_everything(capsys, finished: Path) -> None:
         assert lines[0].evaluation == {}  # nothing is learned yet
         assert "last" in lines[-1].evaluation
     assert main(["certificate", str(finished), "--verify"]) == 0
-    capsys.readouterr()
-    assert main(["eval", str(finished), "--episodes", "5", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["policy"] == "last"
+    assert run_json(capsys, "eval", str(finished), "--episodes", "5")["policy"] == "last"
 
 
 def test_report(capsys, copied: Path) -> None:
@@ -146,12 +144,11 @@ def test_a_reward_function_and_what_is_said_of_it(capsys, tmp_path: Path) -> Non
     out = tmp_path / "run"
     whole = ("--unit", "reward-function", "--reward-radius", "0.5")
     assert main(words(out, *TARGET, *whole, "--mode", "output-release", "--seeds", "2")) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["status"] == "proved"
-    assert "1 times the public range [0, 0.5]" in printed.err
-    assert "Impossible" in printed.err
-    assert main(["certificate", str(out)]) == 0
-    assert "the costs add up" in " ".join(capsys.readouterr().out.split())
+    said = capsys.readouterr()
+    assert json.loads(said.out)["status"] == "proved"
+    assert "1 times the public range [0, 0.5]" in said.err
+    assert "Impossible" in said.err
+    assert "the costs add up" in " ".join(printed(capsys, "certificate", str(out)).split())
     assert main(["report", str(out)]) == 0
     assert "the same reward function" in (out / "report.html").read_text()
     (run, _) = open_experiment(out).runs
@@ -165,8 +162,7 @@ def test_paper_mode_and_its_report(capsys, tmp_path: Path) -> None:
     out = tmp_path / "run"
     paper = ("--mode", "paper", "--unit", "reward-function", "--reward-radius", "1")
     more = ("--noise", "process", "--sigma", "0.4", "--batch", "100")
-    assert main(words(out, *paper, *more)) == 0
-    assert json.loads(capsys.readouterr().out)["status"] == "paper-claim"
+    assert json.loads(printed(capsys, *words(out, *paper, *more)))["status"] == "paper-claim"
     assert main(["certificate", str(out), "--verify"]) == 0
     assert main(["report", str(out)]) == 0
     assert "Not proved" in (out / "report.html").read_text()

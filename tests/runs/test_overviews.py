@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from commands import printed, refused, run_json
 from small_runs import SMALL_PPO
 
 from sotto.cli import main
@@ -36,14 +37,8 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str):
-    capsys.readouterr()
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_runs_are_listed_with_results_and_guarantees(folder: Path, capsys) -> None:
-    found = answer(capsys, "runs", str(folder))
+    found = run_json(capsys, "runs", str(folder))
     assert found["left_out"] == []
     assert [Path(one["path"]).name for one in found["runs"]] == ["one", "open", "pair"]
     one, open_, pair = found["runs"]
@@ -62,12 +57,12 @@ def test_the_gallery_links_reports_and_the_comparison_shows_what_differs(
     assert main(["report", str(folder / "below/one")]) == 0
     page = folder / "pages" / "index.html"
     page.parent.mkdir()
-    answer(capsys, "runs", str(folder), "--page", str(page))
+    run_json(capsys, "runs", str(folder), "--page", str(page))
     (link,) = re.findall(r'href="([^"]+)"', page.read_text())
     assert (page.parent / link).resolve() == (folder / "below/one/report.html").resolve()
     page = folder / "compared.html"
     paths = [str(folder / name) for name in ("pair", "below/one")]
-    found = answer(capsys, "compare", *paths, "--page", str(page))
+    found = run_json(capsys, "compare", *paths, "--page", str(page))
     assert found["settings"]["clip_norm"][1] == 0.07
     assert set(found["settings"]) == {"clip_norm", "target_epsilon"}
     text = page.read_text()
@@ -83,16 +78,14 @@ def test_settings_are_shown_in_words() -> None:
 
 def test_tables_name_every_run(folder: Path, capsys) -> None:
     assert main(["runs", str(folder)]) == 0
-    assert main(["compare", *(str(folder / name) for name in ("pair", "below/one", "open"))]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "compare", *(folder / name for name in ("pair", "below/one", "open")))
     for text in ("pair", "one", "open", "not private", "clip_norm", "pay for both"):
         assert text in said
 
 
 def test_runs_of_the_same_name_are_told_apart(folder: Path, capsys) -> None:
     shutil.copytree(folder / "pair", folder / "below" / "pair")
-    assert main(["compare", str(folder / "pair"), str(folder / "below/pair")]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "compare", str(folder / "pair"), str(folder / "below/pair"))
     assert "below/pair" in said
     assert "No settings differ" in said
 
@@ -103,7 +96,7 @@ def test_a_damaged_ledger_and_one_elsewhere_give_no_epsilon(folder: Path, capsys
         file = folder / name / "config.json"
         settings = json.loads(file.read_text()) | {"ledger": "postgresql://elsewhere/ledger"}
         file.write_text(json.dumps(settings))
-    one, _, pair = answer(capsys, "runs", str(folder))["runs"]
+    one, _, pair = run_json(capsys, "runs", str(folder))["runs"]
     assert (one["status"], one["epsilon"]) == ("unknown", None)
     assert (pair["status"], pair["epsilon"]) == ("unknown", None)
     assert "its ledger is elsewhere" in pair["why"]
@@ -112,7 +105,7 @@ def test_a_damaged_ledger_and_one_elsewhere_give_no_epsilon(folder: Path, capsys
 def test_what_cannot_be_read_is_named_and_left_out(folder: Path, capsys) -> None:
     (folder / "other").mkdir()
     (folder / "other" / "config.json").write_text("{}")
-    found = answer(capsys, "runs", str(folder))
+    found = run_json(capsys, "runs", str(folder))
     assert len(found["runs"]) == 3
     assert [Path(one["path"]).name for one in found["left_out"]] == ["other"]
     assert main(["runs", str(folder)]) == 0
@@ -130,13 +123,11 @@ def test_what_cannot_be_read_is_named_and_left_out(folder: Path, capsys) -> None
 )
 def test_wrong_input_is_refused(folder: Path, words: tuple[str, ...], said: str, capsys) -> None:
     command, *paths = words
-    assert main([command, *(str(folder / path) for path in paths)]) == 2
-    assert said in capsys.readouterr().err
+    assert said in refused(capsys, command, *(folder / path for path in paths))
 
 
 def test_an_empty_folder_says_how_to_begin(tmp_path: Path, capsys) -> None:
-    assert main(["runs", str(tmp_path)]) == 0
-    assert "sotto train dppg" in capsys.readouterr().out
+    assert "sotto train dppg" in printed(capsys, "runs", str(tmp_path))
     with pytest.raises(RunError):
         list(summaries.find(tmp_path / "nothing"))
 

@@ -2,14 +2,14 @@
 
 import contextlib
 import io
-import json
 import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import refused
+from commands import printed, refused, run_json
+from killed import Killed
 from small_runs import SMALL_PPO
 from tiny_language import (
     MODEL,
@@ -119,19 +119,16 @@ def test_nothing_of_real_people_is_shown_or_evaluated(capsys, real, tmp_path):
     assert "Samples" not in page
     written = (path for path in out.rglob("*") if path.is_file())
     assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
-    assert "nothing is evaluated, because the people are real" in refused(
-        capsys, "eval", str(out), *NAMED
-    )
+    error = refused(capsys, "eval", str(out), *NAMED)
+    assert "nothing is evaluated, because the people are real" in error
 
 
 def test_ratings_of_samples_are_the_evaluation(capsys, simulated):
     out, _ = simulated
     assert "give --model" in refused(capsys, "eval", str(out))
-    assert main(["eval", str(out), *NAMED, "--episodes", "20"]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "eval", str(out), *NAMED, "--episodes", "20")
     assert said.startswith("last policy, sampled, 20 completions per seed: mean 0.")
-    assert main(["eval", str(out), *NAMED, "--episodes", "20", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = run_json(capsys, "eval", str(out), *NAMED, "--episodes", "20")
     assert not found["greedy"]
     assert 0 < found["min"] <= found["mean"] + 1e-9 <= found["max"] + 2e-9 < 1
     assert f"mean {found['mean']:.3f}" in said
@@ -171,8 +168,7 @@ def test_resuming_needs_every_file_again(capsys, real, given, says):
     every = [*NAMED, *flags]
     at = every.index(given[0])
     del every[at : at + 2]
-    said = refused(capsys, "train", "rlhf", "--out", str(out), "--resume", *every)
-    assert says in said
+    assert says in refused(capsys, "train", "rlhf", "--out", str(out), "--resume", *every)
 
 
 def test_another_model_of_the_same_size_is_refused(capsys, real, tmp_path, monkeypatch):
@@ -245,10 +241,6 @@ def test_the_base_model_does_not_choose_among_answers(tmp_path):
     first = metrics.read(run.metrics)[0]
     assert first.before["kl"] == 0
     assert first.evaluation["kl"] > 0  # the released reward model chooses
-
-
-class Killed(BaseException):
-    """End of a training in this process, after which its directory is as after kill -9."""
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, number: int, *given: str) -> None:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import refused
+from commands import printed, refused, run_json
 from pydantic_core import to_json
 from small_runs import SMALL_PPO
 from sqlalchemy import exc
@@ -86,14 +86,12 @@ def test_real_people_leave_no_diagnostics(tmp_path: Path) -> None:
 
 def test_certificate_is_verified_and_an_edited_one_is_not(capsys, copied: Path) -> None:
     assert main(["certificate", str(copied), "--verify"]) == 0
-    assert main(["certificate", str(copied)]) == 0
-    assert "Proved" in capsys.readouterr().out
+    assert "Proved" in printed(capsys, "certificate", str(copied))
     file = copied / "certificate.json"
     contents = json.loads(file.read_text())
     file.write_bytes(to_json(contents | {"epsilon": 0.1}, indent=2) + b"\n")
-    assert "epsilon is not what the ledger gives" in refused(
-        capsys, "certificate", str(copied), "--verify"
-    )
+    error = refused(capsys, "certificate", str(copied), "--verify")
+    assert "epsilon is not what the ledger gives" in error
     file.write_text("{")
     assert "cannot be read" in refused(capsys, "certificate", str(copied), "--verify")
 
@@ -114,8 +112,7 @@ def test_a_damaged_certificate_is_not_gone_on_from(capsys, copied: Path) -> None
 def test_eval_of_each_policy(capsys, finished: Path) -> None:
     capsys.readouterr()
     for words in (("--policy", "last"), ("--policy", "tail", "--sampled"), ()):
-        assert main(["eval", str(finished), "--episodes", "5", "--json", *words]) == 0
-        answer = json.loads(capsys.readouterr().out)
+        answer = run_json(capsys, "eval", str(finished), "--episodes", "5", *words)
         assert 1 <= answer["min"] <= answer["mean"] <= answer["max"] <= 500
         assert answer["updates"] == answer["total_updates"] == 10
     assert answer["policy"] == "ema"
@@ -177,8 +174,7 @@ def test_seeds_have_each_their_own_run(finished_pair: Path) -> None:
 
 
 def test_report_is_one_page_without_other_files(capsys, finished_pair: Path) -> None:
-    assert main(["report", str(finished_pair), "--json"]) == 0
-    pages = json.loads(capsys.readouterr().out)["reports"]
+    pages = run_json(capsys, "report", str(finished_pair))["reports"]
     assert len(pages) == 3
     for page in map(Path, pages):
         text = page.read_text()

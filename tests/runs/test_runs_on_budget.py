@@ -1,12 +1,11 @@
 """Trainings and campaigns on one budget, by the commands and from Python."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from commands import refused
+from commands import printed, refused, run_json
 
 sys.path.append(str(Path(__file__).parents[1] / "privacy"))
 
@@ -84,16 +83,14 @@ def test_a_training_charges_people_by_their_numbers(folder):
 
 
 def test_a_certificate_states_the_limits_of_the_shared_budget(folder, capsys):
-    assert main(["certificate", str(folder / "run")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed(capsys, "certificate", str(folder / "run")).split())
     assert (
         "Nobody who has one number in all of them pays more than epsilon 2 at delta 1e-06" in said
     )
     assert "as long as nobody goes on with a copy of the budget" in said
     alone = folder / "alone"
     assert main(words(alone)) == 0
-    assert main(["certificate", str(alone)]) == 0
-    assert "in all of them" not in capsys.readouterr().out
+    assert "in all of them" not in printed(capsys, "certificate", str(alone))
 
 
 def test_a_ledger_that_does_not_say_the_limits_keeps_its_certificate(folder, monkeypatch):
@@ -205,21 +202,18 @@ def test_commands_show_who_is_how_near(folder, capsys):
     place = folder / "people.budget"
     budget = SharedBudget.open(place)
     charge(product(budget, folder / "campaign").open_stream(statement(3.3)), 12, 99)
-    capsys.readouterr()
-    assert main(["budget", "show", str(place), "--json", "--most", "1"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = run_json(capsys, "budget", "show", str(place), "--most", "1")
     (nearest,) = shown["nearest"]
     assert (nearest["person"], nearest["streams"]) == (12, [0, 1])
     assert [one["refused"] for one in shown["streams"]] == [0, 0]
     assert (shown["people"], shown["head_hash"]) == (9, budget.head_hash)
-    assert main(["budget", "show", str(place)]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "budget", "show", str(place))
     assert "(epsilon 2, delta 1e-06)-differentially private" in said
     assert "9 people took part" in said
-    assert main(["budget", "show", str(place), "--person", "99"]) == 0
-    assert capsys.readouterr().out.startswith("Person 99: epsilon 1.306")
-    assert main(["budget", "show", str(place), "--person", "99", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["streams"] == [1]
+    assert printed(capsys, "budget", "show", str(place), "--person", "99").startswith(
+        "Person 99: epsilon 1.306"
+    )
+    assert run_json(capsys, "budget", "show", str(place), "--person", "99")["streams"] == [1]
 
 
 def test_the_page_needs_nothing_else(folder, capsys):
@@ -240,5 +234,5 @@ def test_a_page_of_a_budget_that_nobody_shares_yet(tmp_path, capsys):
     assert main(["budget", "create", str(place), "--epsilon", "2", "--delta", "1e-6", *both]) == 0
     assert main(["budget", "page", str(place), "--out", str(page), "--json"]) == 0
     assert "No product shares this budget yet." in page.read_text()
-    assert main(["budget", "create", str(place), "--epsilon", "2", "--delta", "1e-6"]) == 2
-    assert "already" in capsys.readouterr().err
+    error = refused(capsys, "budget", "create", str(place), "--epsilon", "2", "--delta", "1e-6")
+    assert "already" in error

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from commands import printed, refused, run_json
 from served import running
 
 from sotto.algorithms.baselines.ppo import PPOConfig
@@ -92,8 +93,7 @@ def words(text: str, **places: Path) -> list[str]:
 def test_first_start_and_the_next(runs, started, tmp_path, capsys):
     places = {"RUN": runs / "one", "DIR": tmp_path / "service"}
     first = words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out DIR", **places)
-    assert main(first) == 0
-    output = capsys.readouterr().out
+    output = printed(capsys, *first)
     assert "A new service" in output
     assert f"sotto students issue {places['DIR']} NAME" in output
     assert "at most epsilon" in output
@@ -104,8 +104,7 @@ def test_first_start_and_the_next(runs, started, tmp_path, capsys):
     assert 1.9 < ledger.statement.planned_epsilon(1e-5) <= 2
     token = ledger.add_student("ann")
     for again in (first, words("serve teacher --out DIR", **places)):
-        assert main(again) == 0
-        assert "Continued service" in capsys.readouterr().out
+        assert "Continued service" in printed(capsys, *again)
     assert service.open_ledger().authenticate(token) == "ann"
     assert len(started) == 3
     kept = {path.name for path in places["DIR"].iterdir()}
@@ -114,12 +113,8 @@ def test_first_start_and_the_next(runs, started, tmp_path, capsys):
 
 
 def test_json_says_where_it_is(runs, started, tmp_path, capsys):
-    out = tmp_path / "s"
-    assert (
-        main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out} --json", RUN=runs / "one"))
-        == 0
-    )
-    said = json.loads(capsys.readouterr().out)
+    call = f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {tmp_path / 's'}"
+    said = run_json(capsys, *words(call, RUN=runs / "one"))
     assert (said["url"], said["created"], said["queries"]) == ("http://teacher.example", True, 500)
 
 
@@ -155,9 +150,7 @@ def test_what_was_promised_stays(runs, started, tmp_path, capsys):
         ("--ledger other.sqlite", "leave out --ledger"),
         ("SHARDS", "leave the run out"),
     ):
-        capsys.readouterr()
-        assert main(words(f"serve teacher --out DIR {more}", **places)) == 2
-        assert says in capsys.readouterr().err
+        assert says in refused(capsys, *words(f"serve teacher --out DIR {more}", **places))
     assert (places["DIR"] / "service.json").read_bytes() == before
     assert len(started) == 1
 
@@ -240,10 +233,7 @@ def test_a_teacher_less_smooth_than_promised_is_refused(runs, monkeypatch):
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(runs, started, tmp_path, capsys, call, says):
     out = tmp_path / "s"
-    assert main(words(f"serve teacher {call}", RUN=runs / "one", DIR=out)) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("sotto: ")
-    assert error.count("\n") == 0
+    error = refused(capsys, *words(f"serve teacher {call}", RUN=runs / "one", DIR=out))
     assert says in error
     assert "hush" not in error
     assert not out.exists()
@@ -261,20 +251,16 @@ def test_students_by_name(runs, started, tmp_path, capsys):
     assert "ann's token" in issued.err
     ledger = open_service(out).open_ledger()
     assert ledger.authenticate(token) == "ann"
-    assert main(["students", "issue", str(out), "ann"]) == 2
-    assert "already" in capsys.readouterr().err
+    assert "already" in refused(capsys, "students", "issue", str(out), "ann")
     ledger.answer("ann", 4, lambda levels: np.full((len(levels), 2), 0.5))
-    assert main(["students", "list", str(out), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = run_json(capsys, "students", "list", str(out))
     assert (listed["students"][0]["name"], listed["students"][0]["answered"]) == ("ann", 4)
     assert listed["total"]["answered"] == 4
-    assert main(["students", "list", str(out)]) == 0
-    assert "4 of 500 answers" in capsys.readouterr().out
+    assert "4 of 500 answers" in printed(capsys, "students", "list", str(out))
     assert main(["students", "revoke", str(out), "ann"]) == 0
     assert ledger.authenticate(token) is None
     assert main(["students", "revoke", str(out), "ann"]) == 2
-    assert main(["students", "list", str(tmp_path)]) == 2
-    assert "no teacher's service" in capsys.readouterr().err
+    assert "no teacher's service" in refused(capsys, "students", "list", str(tmp_path))
 
 
 def test_the_operators_token_is_kept_as_a_hash(runs, started, tmp_path, capsys):
@@ -282,11 +268,7 @@ def test_the_operators_token_is_kept_as_a_hash(runs, started, tmp_path, capsys):
     assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 0
     service = open_service(out)
     assert not service.operator.matches("")
-    tokens = []
-    for _ in range(2):
-        capsys.readouterr()
-        assert main(["students", "operator", str(out)]) == 0
-        tokens.append(capsys.readouterr().out.strip())
+    tokens = [printed(capsys, "students", "operator", out).strip() for _ in range(2)]
     assert not service.operator.matches(tokens[0])
     assert service.operator.matches(tokens[1])
     file = out / "operator.sha256"
@@ -303,12 +285,10 @@ def test_certificate_of_a_service(runs, started, tmp_path, capsys):
     capsys.readouterr()
     assert main(["certificate", str(out), "--verify"]) == 3  # it is older than these answers
     assert "stale: it agrees with an earlier entry" in capsys.readouterr().out
-    assert main(["certificate", str(out), "--json"]) == 0
-    certificate = json.loads(capsys.readouterr().out)
+    certificate = run_json(capsys, "certificate", str(out))
     assert certificate["status"] == "proved"
     assert 0 < certificate["epsilon"] < 2
-    assert main(["certificate", str(out), "--verify"]) == 0
-    assert "verified" in capsys.readouterr().out
+    assert "verified" in printed(capsys, "certificate", str(out), "--verify")
 
 
 def test_a_ledger_that_is_older_than_the_certificate_is_refused(runs, started, tmp_path, capsys):
@@ -329,9 +309,7 @@ def test_a_ledger_that_is_older_than_the_certificate_is_refused(runs, started, t
         f"students issue {out} eve",
         f"certificate {out}",
     ):
-        capsys.readouterr()
-        assert main(words(command)) == 2
-        assert said in capsys.readouterr().err
+        assert said in refused(capsys, *words(command))
     assert service.certificate.read_bytes() == certificate
 
 
@@ -349,9 +327,7 @@ def test_a_ledger_that_is_older_than_the_last_answer_is_refused(runs, started, t
     open_service(out).open_ledger()
     (out / "ledger.sqlite").write_bytes(backup)
     for command in (f"serve teacher --out {out}", f"students issue {out} eve"):
-        capsys.readouterr()
-        assert main(words(command)) == 2
-        said = capsys.readouterr().err
+        said = refused(capsys, *words(command))
         assert "ledger.json" in said
         assert "is older than what was made from it" in said
 
