@@ -45,6 +45,7 @@ WORDS = {  # that this file understands, by the name of their field and of what 
     "distance kind": "observation policy any-two-teachers training-shards",
     "schedule kind": "constant vanishing",
 }
+UNITS = "trajectory feedback segment expert transition"  # of contributions to a sum
 FLAGS = "exclusive revoked one_student"
 TEACHERS = {"policy": "policy", "any-two-teachers": "teacher", "training-shards": "trajectory"}
 
@@ -127,9 +128,11 @@ def event_of(s, sentences=None):
         epsilon = noise["threshold_rate"] + noise["query_rate"] * (1 if ratio else 2)
         event = {"count": s["horizon"], "epsilon": epsilon, "failure": mechanism["failure"]}
         return {"kind": "stable-prefixes", "ratio": ratio, **event}
-    rewards = unit["kind"] in ("reward-function", "transition")
-    function = any(one.get("claim") == "functions.sensitivity" for one in sentences or ())
-    require(rewards or not (function or s.get("choice")), f"{name!r} is not about rewards")
+    within, kind = unit["adjacency"] == "within-radius", unit["kind"]
+    said = any(one.get("claim") == "functions.sensitivity" for one in sentences or ())
+    function = (values and parts) or said or s.get("choice")
+    known = ["reward-function" if within else "transition"] if function else UNITS.split()
+    require(kind in known, f"no release as that of {name!r} protects such a unit")
     if choice := s.get("choice"):  # rounding moves values by up to 3 steps of the grid
         rate, made = choice["rate"], choice["sensitivity"] > 0 and choice["candidates"] > 1
         require(made and 0 < rate <= 64 and rate * 2**30 % 1 == 0, f"{name!r} cannot be chosen so")

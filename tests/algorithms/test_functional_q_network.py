@@ -241,6 +241,7 @@ def trials(sensitivity_share: float) -> FunctionTrials:
         noise_multiplier=multiplier_for(EPSILON, DELTA),
         population="simulated",
         size=len(NODES),
+        units=1,
     )
     worlds = {
         present: fit.values(fit.train(a_single_transition(0.5 * present)), NODES)

@@ -12,6 +12,7 @@ import pytest
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Result, joined
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.errors import LedgerCorrupt
 from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.databases import database
@@ -120,7 +121,12 @@ def test_streams_about_rewards_in_an_earlier_ledger_need_an_assumption(tmp_path:
 def test_equal_functions_of_an_interrupted_plan_have_files_of_their_own(tmp_path: Path) -> None:
     """In one file, a second secret would be released with the first one's noise, which is known."""
     release = FunctionRelease(
-        "values", REWARD_FUNCTION, Sensitivity(1.0, 1.0, "it is bounded"), 5.0, "simulated"
+        "values",
+        REWARD_FUNCTION,
+        Sensitivity(1.0, 1.0, "it is bounded"),
+        5.0,
+        "simulated",
+        protects=(LOGGED_FUNCTION(radius="1"),),
     )
     budget = Budget(epsilon=10.0, delta=DELTA)
     first = Ledger.create(tmp_path / "ledger", "run", unit=REWARD_FUNCTION, budget=budget)

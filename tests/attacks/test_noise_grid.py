@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 import sotto
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.mechanisms.noise import (
@@ -38,6 +39,7 @@ RELEASE = FunctionRelease(
     "simulated",
     size=NODES,
     horizon=ITERATIONS,
+    protects=(LOGGED_FUNCTION(radius=f"{RADIUS:g}"),),
 )
 BEST_GUESS = (math.exp(EPSILON) + DELTA) / (1 + math.exp(EPSILON))
 

@@ -62,8 +62,10 @@ def test_one_expert_fewer_than_stated_is_for_audits(tmp_path: Path, noise_seed: 
     if noise_seed is None:
         with pytest.raises(PrivacyError, match="fewer than the 20 experts"):
             opened.release(jnp.zeros(EXPERTS), always_zero, Line(), present)
+        with pytest.raises(PrivacyError, match="or no slot besides theirs"):  # tells nothing
+            opened.release(jnp.zeros(EXPERTS), always_zero, Line())
         assert ledger.streams[0].releases == 0
-        opened.release(jnp.zeros(EXPERTS), always_zero, Line())
+        opened.release(jnp.zeros(EXPERTS + 1), always_zero, Line())
     else:
         opened.release(jnp.zeros(EXPERTS), always_zero, Line(), present)
     assert ledger.streams[0].releases == 2

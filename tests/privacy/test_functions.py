@@ -13,6 +13,7 @@ from norms import norm_at_points
 from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -31,7 +32,7 @@ from sotto.privacy.mechanisms.functions.rkhs import (
 from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease, kept_files
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
-from sotto.privacy.statements import Gap, Part
+from sotto.privacy.statements import Gap, Once, Part, StreamStatement
 from sotto.privacy.units import EXPERT, REWARD_FUNCTION, TRANSITION, Unit
 
 EPSILON, DELTA = 0.9, 1e-4
@@ -42,13 +43,20 @@ REWARDS = np.repeat(0.5 - np.abs(NODES[:, None] - 0.5), 2, axis=1)
 
 def vector_release(**changes: object) -> FunctionRelease:
     one = FunctionRelease(
-        "rewards", REWARD_FUNCTION, vector_sensitivity(11, 2, 1.0), Z, "simulated", size=22
+        "rewards",
+        REWARD_FUNCTION,
+        replace(vector_sensitivity(11, 2, 1.0), size=None, actions=None),  # for several shapes
+        Z,
+        "simulated",
+        size=22,
+        protects=(LOGGED_FUNCTION(radius="1"),),
     )
     return replace(one, **changes)  # type: ignore[arg-type]
 
 
 def path_release(**changes: object) -> FunctionRelease:
-    return vector_release(**{"sensitivity": hat_basis_sensitivity(11, 2, 1.0)} | changes)
+    hats = replace(hat_basis_sensitivity(11, 2, 1.0), actions=None)
+    return vector_release(**{"sensitivity": hats} | changes)
 
 
 def new_ledger(
@@ -112,7 +120,7 @@ def test_nothing_is_released_that_could_not_be_charged(tmp_path: Path, monkeypat
 
 def test_another_unit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerMismatch, match="one reward-function"):
-        vector_release(unit=TRANSITION).open(new_ledger(tmp_path))
+        vector_release(unit=TRANSITION, units=9).open(new_ledger(tmp_path))
 
 
 def test_transitions_are_units_of_their_own(tmp_path: Path) -> None:
@@ -152,10 +160,69 @@ def test_the_door_for_people_refuses_a_radius() -> None:
         )
 
 
+def test_a_sensitivity_is_that_of_the_released_shape(tmp_path: Path) -> None:
+    vector, hats = vector_sensitivity(11, 2, 1.0), hat_basis_sensitivity(11, 2, 1.0)
+    with pytest.raises(ValueError, match="that of 22 values, and not of 2200"):
+        vector_release(sensitivity=vector, size=2200)
+    ledger = new_ledger(tmp_path, epsilon=math.inf)
+    with pytest.raises(ValueError, match="that of 2 actions, and not of 1"):
+        vector_release(sensitivity=hats).open(ledger).release(np.zeros((22, 1)), (NODES,))
+    asked = vector_release(sensitivity=hats, size=None).open(ledger)
+    with pytest.raises(ValueError, match="that of 2 actions, and not of 100"):
+        asked.release_function(lambda points: np.zeros((len(points), 100)), 100)
+    assert ledger.spent().epsilon == 0
+
+
+def test_a_radius_is_said_and_is_one_in_a_ledger(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="within which radius epsilon holds"):
+        vector_release(protects=())
+    ledger = new_ledger(tmp_path, epsilon=math.inf)
+    vector_release().open(ledger)
+    with pytest.raises(LedgerMismatch, match=r"these streams say \['0.5', '1'\]"):
+        vector_release(protects=(LOGGED_FUNCTION(radius="0.5"),)).open(ledger)
+
+
+def test_transitions_are_counted_and_have_one_numbering_in_a_ledger(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="say how many transitions there are"):
+        vector_release(unit=TRANSITION)
+    with pytest.raises(ValueError, match="there is one reward function"):
+        vector_release(units=2)
+    ledger = new_ledger(tmp_path, epsilon=math.inf, unit=TRANSITION)
+    vector_release(unit=TRANSITION, units=9).open(ledger)
+    sums = StreamStatement(
+        name="sums",
+        unit=TRANSITION,
+        participation=Once(),
+        parts={"sums": Part(clip_norm=1.0, noise_multiplier=9.0)},
+        dimensions={"sums": 1},
+        divisor=1.0,
+        horizon=1,
+        population="simulated",
+        sampler_delta=0.0,
+        noise_law="on-grid",
+    )
+    with pytest.raises(LedgerMismatch, match="number rewards from 0"):
+        ledger.open_stream(sums)
+
+
 def test_a_function_is_not_released_of_people(tmp_path: Path) -> None:
-    for unit in (EXPERT, Unit(kind="reward-function", adjacency="replace-one")):
+    every = Unit(kind="reward-function", adjacency="replace-one")
+    for unit in (EXPERT, every):
         with pytest.raises(ValueError, match="for data of people use a Release"):
             vector_release(unit=unit)
+    for unit in (every, Unit(kind="observation", adjacency="zero-out")):
+        with pytest.raises(ValueError, match="has no place of its own in a sum"):
+            Release(
+                name="x",
+                local=lambda *_: ({}, ()),
+                server=lambda s, _: (s, ()),
+                unit=unit,
+                parts={"x": Part(clip_norm=1.0, noise_multiplier=1.0)},
+                slots=1,
+                divisor=1.0,
+                horizon=1,
+                population="real",
+            )
     with pytest.raises(ValueError, match="only a FunctionRelease names its part"):
         Release(
             name="x",

@@ -113,6 +113,7 @@ def function(where: Path) -> str:
         population="simulated",
         size=6,
         horizon=2,
+        protects=(rewards.LOGGED_FUNCTION(radius="0.1"),),
     ).open(ledger)
     for _ in range(2):
         released.release(np.zeros((3, 2)))
@@ -122,10 +123,11 @@ def function(where: Path) -> str:
 def choice(where: Path) -> str:
     """The text of a true certificate of a choice."""
     ledger = Ledger.create(where, unit=REWARD_FUNCTION, budget=Budget(epsilon=0.9, delta=1e-5))
-    tables, bounds = np.eye(2), (0.0, 0.5)
-    ChoiceRelease("policy", REWARD_FUNCTION, tables, tables, bounds, 0.05, 0.9, "simulated").open(
-        ledger
-    ).release(np.zeros(2))
+    tables, bounds, says = np.eye(2), (0.0, 0.5), (rewards.LOGGED_FUNCTION(radius="0.05"),)
+    plan = ChoiceRelease(
+        "policy", REWARD_FUNCTION, tables, tables, bounds, 0.05, 0.9, "simulated", says
+    )
+    plan.open(ledger).release(np.zeros(2))
     return derive(ledger).text()
 
 

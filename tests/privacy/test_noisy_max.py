@@ -11,6 +11,7 @@ import pytest
 
 from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerUnavailable
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -196,7 +197,12 @@ CHOICE = ChoiceRelease(
     0.1,
     EPSILON,
     "simulated",
+    (LOGGED_FUNCTION(radius="0.1"),),
 )
+
+
+def within(radius: float) -> tuple[str, ...]:
+    return (LOGGED_FUNCTION(radius=f"{radius:g}"),)
 
 
 BUDGET = Budget(epsilon=EPSILON, delta=DELTA)
@@ -283,21 +289,27 @@ def test_a_fixed_seed_guarantees_nothing(tmp_path: Path) -> None:
         ({"weights": WEIGHTS[:2]}, "one row of finite weights"),
         ({"weights": WEIGHTS * math.nan}, "one row of finite weights"),
         ({"weights": WEIGHTS[[0, 0, 0]]}, "nothing to choose"),
-        ({"radius": 1e-13}, "take a larger radius"),
+        ({"radius": 1e-13, "protects": within(1e-13)}, "take a larger radius"),
         ({"radius": math.inf}, "needs a sensitivity from"),
-        ({"radius": 1e-320, "bounds": (0.0, 1e-318)}, "needs a sensitivity from"),
+        (
+            {"radius": 1e-320, "protects": within(1e-320), "bounds": (0.0, 1e-318)},
+            "needs a sensitivity from",
+        ),
         ({"epsilon": 1e-12}, "take more"),
         ({"epsilon": math.inf}, "take more"),
         ({"epsilon": math.nan}, "take more"),
         ({"bounds": (0.0, math.nan)}, "the lower one first"),
         ({"bounds": (1.0, 0.0)}, "the lower one first"),
-        ({"bounds": (-1e9, 0.0), "radius": 1e-4}, "take a larger radius"),
+        ({"bounds": (-1e9, 0.0), "radius": 1e-4, "protects": within(1e-4)}, "take a larger radius"),
         ({"unit": TRANSITION, "radius": 0.99}, "the radius must be 1 or more, got 0.99"),
         (
             {"unit": Unit(kind="transition", adjacency="zero-out")},
             "under zero-out adjacency .* the radius must be 1",
         ),
-        ({"unit": EXPERT}, "a choice is about rewards"),
+        ({"unit": EXPERT}, "the unit of a choice is"),
+        ({"unit": Unit(kind="reward-function", adjacency="replace-one")}, "the unit of a choice"),
+        ({"protects": ()}, "within which radius epsilon holds"),
+        ({"protects": (LOGGED_FUNCTION(radius="0.2"),)}, "promises a radius of 0.2"),
     ],
 )
 def test_nonsense_is_refused(tmp_path: Path, changes: dict[str, object], says: str) -> None:
@@ -328,7 +340,8 @@ def test_choices_stay_below_their_certificate(tmp_path: Path) -> None:
 
 
 def test_a_radius_that_is_too_small_is_caught() -> None:
-    small = replace(CHOICE, radius=CHOICE.radius / 5).mechanism
+    less = CHOICE.radius / 5
+    small = replace(CHOICE, radius=less, protects=within(less)).mechanism
     found = audit_mechanism(
         lambda *run: chosen(small, *run), 20_000, 1, DELTA, certified_epsilon=EPSILON
     )

@@ -225,7 +225,7 @@ def test_prefixes_are_cut_where_they_end(tmp_path: Path) -> None:
 
 
 def test_a_terminal_state_ends_a_prefix_and_is_released(tmp_path: Path) -> None:
-    agreeing = jnp.zeros((200, STATES), jnp.int32)
+    agreeing = jnp.zeros((201, STATES), jnp.int32)
     mechanism = small(Consensus(), experts=200)
     opened = planned(mechanism, 20).open(new_ledger(tmp_path))
     released = opened.release(agreeing, look_up, TreeWorld(ends_after=2))
@@ -273,14 +273,14 @@ def test_a_release_is_certified_for_what_it_was_calibrated(tmp_path: Path) -> No
     mechanism = calibrate_random_stop(target, 0.2)
     ledger = new_ledger(tmp_path, epsilon=4.0, delta=1 / 2000)
     opened = planned(mechanism, 5).open(ledger)
-    opened.release(jnp.zeros((200, STATES), jnp.int32), look_up, TreeWorld())
+    opened.release(jnp.zeros((201, STATES), jnp.int32), look_up, TreeWorld())
     again = Ledger.open(tmp_path / "ledger")
     certificate = derive(again)
     certificate.write(tmp_path / "certificate.json")
     assert verify(tmp_path / "certificate.json", again).status == "verified"
     assert certificate.status == "proved"
     assert 3.5 < certificate.epsilon <= 4.0
-    assert certificate.persons == 200
+    assert certificate.persons == 201
     assert certificate.unit == EXPERT
     assert any("released without noise" in said for said in certificate.does_not_protect)
     shared = [one for one in certificate.assumptions if "the same MDP" in one.statement]
@@ -288,7 +288,7 @@ def test_a_release_is_certified_for_what_it_was_calibrated(tmp_path: Path) -> No
     assert not any("clipped contributions" in one.how for one in certificate.assumptions)
     said = "".join(str(part) for part in _texts(render(certificate)))
     assert f"threshold {mechanism.threshold:.1f} of 200" in said
-    assert "200 experts" in said
+    assert "201 experts" in said
     with pytest.raises(BudgetExceeded):
         planned(mechanism, 1).open(again)
 
@@ -311,7 +311,7 @@ def test_with_noisy_steps_on_the_same_experts_the_cost_is_joint(tmp_path: Path) 
     alone = compose([mechanism.event(5)]).epsilon(1 / 2000)
     state, data = jnp.zeros((1, 1)), jnp.ones((200, 1))
     prefixes, stream = planned(mechanism, 5).open(ledger), steps.open([ledger], state, data)
-    prefixes.release(jnp.zeros((200, STATES), jnp.int32), look_up, TreeWorld())
+    prefixes.release(jnp.zeros((201, STATES), jnp.int32), look_up, TreeWorld())
     assert ledger.spent().epsilon > alone  # of all that is planned, from the first charge on
     stream.run(state, jax.random.key(0)[None], units=data[None])
     joint = ledger.spent()

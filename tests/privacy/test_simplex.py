@@ -17,12 +17,19 @@ from sotto.privacy.mechanisms.dirichlet.simplex import (
 
 @pytest.mark.filterwarnings("error")
 def test_rows_are_normalised_and_what_is_no_row_is_uniform() -> None:
-    rows = np.array([[2.0, 6.0], [np.nan, 1], [1, np.inf], [-1e-9, 1], [0, 0], [1e308, 1e308]])
-    expected = [[0.25, 0.75]] + [[0.5, 0.5]] * 5
+    rows = np.array([[2.0, 6.0], [np.nan, 1], [1, np.inf], [0, 0], [1e308, 1e308], [-1e-9, 1]])
+    expected = [[0.25, 0.75], *[[0.5, 0.5]] * 4, [0.0, 1.0]]
     np.testing.assert_array_equal(as_policies(rows), expected)
     single = as_policies(np.array([[0.1, 0.9]], dtype=np.float32))
     assert single.dtype == np.float64
     assert abs(single.sum() - 1) < 1e-15
+
+
+def test_a_row_that_rounding_made_negative_stays_near() -> None:
+    """As where a teacher gives 1 minus the other probabilities for the last one."""
+    row = np.array([[0.04, 0.96, -6.5e-18]])
+    near = row + np.array([[-1e-9, 0.0, 1e-9]])
+    assert np.linalg.norm(as_policies(row) - as_policies(near)) < 2e-9
 
 
 def test_mixing_keeps_the_floor_and_shrinks_distances() -> None:

@@ -347,6 +347,11 @@ class StreamStatement(FrozenModel):
         )
 
     @property
+    def takes_all(self) -> bool:
+        """Whether every unit takes part in every release, with the numbers 0, 1, ..."""
+        return self.releases_values or self.choice is not None
+
+    @property
     def event(self) -> Event:
         """The cost of the whole stream for one person, counted from the first release on.
 

@@ -127,6 +127,18 @@ class Unit(FrozenModel):
         """Whether rewards are protected, and not people, experts, policies or records."""
         return self.kind in ("reward-function", "transition")
 
+    @property
+    def for_functions(self) -> bool:
+        """Whether a released function or a choice can protect it: its sensitivity is stated."""
+        within = self.adjacency is Adjacency.WITHIN_RADIUS
+        return self.kind == ("reward-function" if within else "transition")
+
+    @property
+    def for_contributions(self) -> bool:
+        """Whether a `Release` can protect it: each unit has one clipped place in a sum."""
+        known = ("trajectory", "feedback", "segment", "expert", "transition")
+        return self.adjacency is not Adjacency.WITHIN_RADIUS and self.kind in known
+
     def counted(self, count: int) -> str:
         """Returns a number of units in words."""
         return f"{count} {self.name}" + ("" if count == 1 else "s")

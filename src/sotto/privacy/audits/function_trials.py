@@ -37,7 +37,9 @@ class FunctionTrials:
 
     def __call__(self, present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples d"]:
         """Returns everything that independent runs released; see `audit.Mechanism`."""
-        many = replace(self.release, size=int(np.prod(self.shape)) * samples)
+        alone = replace(self.release.sensitivity, size=None, actions=None)  # of each run
+        size = int(np.prod(self.shape)) * samples
+        many = replace(self.release, size=size, sensitivity=alone)
         released: list[np.ndarray] = []
         with temporary_ledger(many.unit) as ledger:
             stream = many.open(ledger, noise_seed=seed)

@@ -12,11 +12,12 @@ from sotto.privacy.certificates.check import TOLERANCE
 from sotto.privacy.certificates.model import CertifiedAnswers, CertifiedStream
 from sotto.privacy.claims import LedgerFacts, Reference, said
 from sotto.privacy.claims.conditions import through_functions
-from sotto.privacy.claims.rewards import SENSITIVITY
+from sotto.privacy.claims.rewards import SENSITIVITY, radii_in
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.costs import SAMPLER_RESERVE, filter_bound, shift_of
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Poisson, Returning, is_exclusive
+from sotto.privacy.units import Adjacency
 
 _PRINTED = 1e-5
 """Relative error of a sensitivity that is printed with six digits."""
@@ -68,7 +69,7 @@ def check_functions(streams: Sequence[CertifiedStream]) -> None:
     """Refuses released functions whose sentence on sensitivity is missing or says another bound.
 
     Their values are not clipped, so the sentence is the only place where the bound is explained.
-    Functions and choices are released of rewards only.
+    Units must be those of which such a stream has a proof.
 
     Raises:
         PrivacyError: there is such a stream, or one whose input is not in all of its releases.
@@ -83,11 +84,18 @@ def check_functions(streams: Sequence[CertifiedStream]) -> None:
             for said_there in said(LedgerFacts(streams=(statement,)))
             if isinstance(said_there, Reference) and said_there.claim == SENSITIVITY.identifier
         ]
-        if not through_functions(statement):
-            _require(
-                not stated and (statement.choice is None or statement.unit.about_rewards),
-                f"{name!r} releases values that are not clipped, and they are not of rewards",
-            )
+        unit, function = statement.unit, through_functions(statement)
+        _require(
+            unit.for_functions
+            if function or stated or statement.choice
+            else unit.for_contributions,
+            f"no release as that of {name!r} protects such a unit",
+        )
+        _require(
+            unit.adjacency is not Adjacency.WITHIN_RADIUS or len(radii_in(statement.protects)) == 1,
+            f"{name!r} does not say within which radius",
+        )
+        if not function:
             continue
         _require(
             rule == Returning(max_participations=statement.horizon, min_separation=1)

@@ -1,5 +1,7 @@
 """Sentences about releases of rewards and of functions of them (docs/privacy.md, section 13)."""
 
+from collections.abc import Iterable
+
 from sotto.privacy.claims.claim import Claim, LedgerFacts
 from sotto.privacy.claims.conditions import (
     about_rewards,
@@ -56,13 +58,16 @@ KEPT = Claim(
     "rewards.kept",
     "user",
     "Everything computed from rewards leaves only through releases. Exact values, parameters "
-    "fitted to rewards, and the noise itself stay secret. Nobody goes on with a copy of this "
+    "fitted to rewards, and the noise itself stay secret. Where transitions are protected, a "
+    "number always stands for the reward of the same transition, no reward has two numbers, and "
+    "what is handed over for a number was computed from that reward, public facts and releases "
+    "alone. Nobody goes on with a copy of this "
     "ledger or of a released function's file, or with an earlier state of them: each copy counts "
     "its own releases only. A released function goes on with the same secret function.",
     "the owner of the rewards keeps them secret, hands out only what was released, and keeps one "
     "ledger and one file; the code refuses a ledger older than the files made from it, and a file "
     "that lacks the entry which the file beside it names",
-    version=3,
+    version=4,
     holds=about_rewards,
 )
 # ledger/ledger.py, release/functions.py
@@ -136,6 +141,33 @@ WHOLE_FUNCTION = Claim(
     "The whole reward function, against every other within {radius} of it ({share} of the public "
     "range [{low}, {high}]).",
 )
+
+
+def radii_in(sentences: Iterable[str]) -> frozenset[str]:
+    """Returns every radius that these sentences of a statement say."""
+    found = (
+        one.match("protects", line, "")
+        for one in (LOGGED_FUNCTION, WHOLE_FUNCTION)
+        for line in sentences
+    )
+    return frozenset(numbers["radius"] for numbers in found if numbers)
+
+
+def require_one_radius(sentences: Iterable[str]) -> str:
+    """Returns the radius that these sentences say.
+
+    Raises:
+        ValueError: they say none, or several.
+    """
+    found = radii_in(sentences)
+    if len(found) != 1:
+        raise ValueError(
+            "the certificate says within which radius epsilon holds: give in `protects` one "
+            "sentence with it, such as LOGGED_FUNCTION of sotto.privacy.claims.rewards"
+        )
+    return min(found)
+
+
 # experiments/wang2019/dp_sgd.py
 ZEROED = Claim(
     "dp-sgd.zeroed",

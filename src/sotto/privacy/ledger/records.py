@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from sotto.privacy.claims import same_stream
-from sotto.privacy.errors import ParticipationViolation
+from sotto.privacy.claims.rewards import radii_in
+from sotto.privacy.errors import LedgerMismatch, ParticipationViolation
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet
 from sotto.privacy.statements import Returning, StreamStatement, is_exclusive
 
@@ -79,3 +80,28 @@ def of_earlier_law(stored: StreamStatement, asked: StreamStatement) -> bool:
     drawing = ("noise_law", "noise_rounding", "sampler_delta")
     same = asked.model_copy(update={name: getattr(stored, name) for name in drawing})
     return stored.noise_law != asked.noise_law and same_stream(stored, same)
+
+
+def require_alike(statements: Sequence[StreamStatement]) -> None:
+    """Refuses streams that one ledger cannot hold together.
+
+    Raises:
+        LedgerMismatch: their noise has several makers, they number the same transitions in two
+            ways, or they say several radii.
+    """
+    if len({one.shares is None for one in statements}) > 1:
+        raise LedgerMismatch(
+            "in one ledger, either devices make the noise of all streams or the server does"
+        )
+    transitions = [one.takes_all for one in statements if one.unit.kind == "transition"]
+    if len(set(transitions)) > 1:
+        raise LedgerMismatch(
+            "released functions and choices number rewards from 0, and contributions as their "
+            "caller does; use a ledger for each"
+        )
+    radii = {radius for one in statements for radius in radii_in(one.protects)}
+    if len(radii) > 1:
+        raise LedgerMismatch(
+            f"epsilon is stated for one radius, and these streams say {sorted(radii)}; use a "
+            "ledger for each"
+        )

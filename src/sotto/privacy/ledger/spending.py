@@ -32,7 +32,7 @@ from sotto.privacy.ledger.costs import (
     worst_of,
 )
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet
-from sotto.privacy.ledger.records import StreamRecord, participations, took_part
+from sotto.privacy.ledger.records import StreamRecord, participations, require_alike, took_part
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE
 from sotto.privacy.statements import (
     Once,
@@ -162,10 +162,7 @@ class Account:
                 f"this ledger protects one {_unit_name(self.unit)}, and the stream "
                 f"{statement.name!r} one {_unit_name(statement.unit)}; use a ledger of its own"
             )
-        if any((one.shares is None) != (statement.shares is None) for one in self._statements):
-            raise LedgerMismatch(
-                "in one ledger, either devices make the noise of all streams or the server does"
-            )
+        require_alike([*self._statements, statement])
         if is_exclusive(statement.participation):
             return
         if self.sharing == "adaptive" and not isinstance(statement.event, Gaussian):

@@ -1,7 +1,10 @@
 """Releases which of several public candidates is best (noisy maximum), and nothing else.
 
 ```
-release = ChoiceRelease("policy", unit, tables, weights, (0.0, 0.5), 0.05, 0.9, "simulated")
+protects = (claims.rewards.LOGGED_FUNCTION(radius="0.05"),)
+release = ChoiceRelease(
+    "policy", unit, tables, weights, (0.0, 0.5), 0.05, 0.9, "simulated", protects
+)
 table = release.open(ledger, folder).release(rewards).values
 ```
 
@@ -23,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from sotto.privacy.claims.rewards import NOISY_MAXIMUM
+from sotto.privacy.claims.rewards import NOISY_MAXIMUM, require_one_radius
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.streams import LedgerStream
@@ -41,6 +44,9 @@ from sotto.privacy.release.released import ReleasedValues
 from sotto.privacy.statements import Assumption, Returning, StreamStatement
 from sotto.privacy.units import Adjacency, PopulationKind, Unit
 
+_PRINTED = 1e-5
+"""Relative error of a radius that a sentence says with six digits."""
+
 
 @dataclass(frozen=True, eq=False)
 class ChoiceRelease:
@@ -55,7 +61,8 @@ class ChoiceRelease:
         radius: most that a unit moves a secret number; for a transition, the whole range.
         epsilon: most that the choice may cost.
         population: "simulated" or "real".
-        protects, does_not_protect: sentences for the certificate.
+        protects, does_not_protect: sentences for the certificate. One says the radius, such as
+            `claims.rewards.LOGGED_FUNCTION`, where there is one.
         assumptions: what the proof needs beyond what every choice needs.
 
     Raises:
@@ -87,10 +94,19 @@ class ChoiceRelease:
             raise ValueError(
                 f"bounds are two finite numbers, the lower one first; got {self.bounds}"
             )
-        if not self.unit.about_rewards:
-            raise ValueError("a choice is about rewards; its unit is reward-function or transition")
+        if not self.unit.for_functions:
+            raise ValueError(
+                "the unit of a choice is a reward function within a radius, or one transition"
+            )
         low, high = self.bounds
-        if self.unit.adjacency is not Adjacency.WITHIN_RADIUS and self.radius < high - low:
+        if self.unit.adjacency is Adjacency.WITHIN_RADIUS:
+            stated = min(float(require_one_radius(self.protects)), high - low)
+            if stated > self.radius * (1 + _PRINTED):
+                raise ValueError(
+                    f"`protects` promises a radius of {stated:g}, and the choice has noise for "
+                    f"{self.radius:g}"
+                )
+        elif self.radius < high - low:
             raise ValueError(
                 f"under {self.unit.adjacency.value} adjacency a unit moves a secret number through "
                 f"its whole range; the radius must be {high - low:g} or more, got {self.radius:g}"

@@ -90,6 +90,11 @@ class ReleaseDeclaration:
             raise ValueError(
                 "a unit within a radius has its sensitivity stated directly: use a FunctionRelease"
             )
+        if not self.unit.for_contributions:
+            raise ValueError(
+                f"a {self.unit.name} has no place of its own in a sum; the unit of a Release is "
+                "a trajectory, feedback, a segment, an expert or a transition"
+            )
         if self.unit.about_rewards and set(self.parts) == {"values"}:
             raise ValueError("only a FunctionRelease names its part of rewards 'values'; rename it")
         if both := set(self.parts) & set(self.unprotected or {}):

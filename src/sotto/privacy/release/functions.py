@@ -6,7 +6,10 @@ noise from the operating system, writes the noisy values to disk and returns the
 of them costs nothing more.
 
 ```
-release = FunctionRelease("rewards", unit, vector_sensitivity(11, 2, 1.0), z, "real", size=22)
+radius = claims.rewards.LOGGED_FUNCTION(radius="1")
+release = FunctionRelease(
+    "rewards", unit, vector_sensitivity(11, 2, 1.0), z, "real", size=22, protects=(radius,)
+)
 values = release.open(ledger, folder).release(averages).values          # [11, 2], noisy
 ```
 
@@ -27,7 +30,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.privacy.bounds import at_most
-from sotto.privacy.claims.rewards import SENSITIVITY
+from sotto.privacy.claims.rewards import SENSITIVITY, require_one_radius
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.streams import LedgerStream
@@ -72,9 +75,10 @@ class FunctionRelease:
         population: "simulated" or "real".
         size: how many numbers one release holds; None for functions that are asked as needed.
         horizon: most releases. The noise of each grows with the square root of it.
-        units: how many units there are: 1 reward function, or as many transitions. All of them
+        units: how many transitions there are, for that unit. They have the numbers 0, 1, ... and
             take part in every release.
-        protects, does_not_protect: sentences for the certificate.
+        protects, does_not_protect: sentences for the certificate. One says the radius, such as
+            `claims.rewards.LOGGED_FUNCTION`, where there is one.
         assumptions: what the proof needs beyond what every release needs.
         gaps: steps that are not private, named.
     """
@@ -86,7 +90,7 @@ class FunctionRelease:
     population: PopulationKind
     size: int | None = None
     horizon: int = 1
-    units: int = 1
+    units: int | None = None
     protects: tuple[str, ...] = ()
     does_not_protect: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
@@ -97,16 +101,23 @@ class FunctionRelease:
             raise ValueError(
                 f"noise_multiplier must be a positive finite number, got {self.noise_multiplier}"
             )
-        if not self.unit.about_rewards or (
-            self.unit.kind == "reward-function"
-            and self.unit.adjacency is not Adjacency.WITHIN_RADIUS
-        ):
+        if not self.unit.for_functions:
             raise ValueError(
                 "a released function is not clipped, so its unit is a reward function within a "
                 "radius, or one transition; for data of people use a Release"
             )
-        if self.horizon < 1 or self.units < 1:
-            raise ValueError("a release needs at least one unit and a horizon of at least one")
+        if self.horizon < 1:
+            raise ValueError("a release needs a horizon of at least one")
+        if self.unit.adjacency is Adjacency.WITHIN_RADIUS:
+            require_one_radius(self.protects)
+            if self.units not in (None, 1):
+                raise ValueError("there is one reward function; leave out units")
+        elif self.units is None or self.units < 1:
+            raise ValueError("say how many transitions there are: units")
+        if None not in (self.size, self.sensitivity.size) and self.size != self.sensitivity.size:
+            raise ValueError(
+                f"the sensitivity is that of {self.sensitivity.size} values, and not of {self.size}"
+            )
         if self.size is not None and not 1 <= self.size <= _LARGEST_ARRAY:
             raise ValueError(f"size must be between 1 and {_LARGEST_ARRAY}, got {self.size}")
         if self.size is None and self.sensitivity.beta is None:
@@ -265,6 +276,7 @@ class OpenFunctionRelease:
         release = self._release
         if values.size != release.size:
             raise ValueError(f"{values.size} values were given, and {release.size} were stated")
+        self._require_actions(values.shape[-1])
         kept = None if axes is None else tuple(np.asarray(a, dtype=np.float64) for a in axes)
         self._check_axes(values.shape, kept)
         path = self._charge()
@@ -293,6 +305,7 @@ class OpenFunctionRelease:
         beta = self._release.sensitivity.beta
         if beta is None or self._release.size is not None:
             raise ValueError("functions are released under a kernel, and without a stated size")
+        self._require_actions(actions)
         kernel = Kernel(beta=beta, sigma=self._release.sigma)
         dimensions = self._release.sensitivity.dimensions
         path = self._charge()
@@ -305,6 +318,11 @@ class OpenFunctionRelease:
             self._generators,
             path,
         )
+
+    def _require_actions(self, actions: int) -> None:
+        stated = self._release.sensitivity.actions
+        if stated not in (None, actions):
+            raise ValueError(f"the sensitivity is that of {stated} actions, and not of {actions}")
 
     def _check_axes(self, shape: tuple[int, ...], axes: tuple[np.ndarray, ...] | None) -> None:
         sensitivity = self._release.sensitivity
@@ -331,7 +349,7 @@ class OpenFunctionRelease:
     def _charge(self) -> Path | None:
         """Charges the next release, and returns the file for its values."""
         number = self._stream.releases
-        self._stream.charge(number, 1, [PersonBlock(0, self._release.units)])
+        self._stream.charge(number, 1, [PersonBlock(0, self._release.units or 1)])
         return self._file and self._file(number)
 
     def _noisy(

@@ -176,7 +176,8 @@ class OpenPrefixRelease:
             greedy: one expert's greedy actions.
             world: where they act.
             present: which slots hold an expert (default: all). There must be as many as the
-                mechanism is calibrated for; under a fixed seed, for audits, one fewer will do.
+                mechanism is calibrated for, and more slots, so that one expert may be missing.
+                Under a fixed seed, for audits, one fewer will do.
 
         Raises:
             PrivacyError: a log in place of a world, fewer experts than stated, or the ledger
@@ -193,11 +194,13 @@ class OpenPrefixRelease:
             raise ValueError(f"present needs one entry for each of {slots} slots")
         # The theorems cover two neighbours of which the larger has as many experts as stated. A
         # mechanism for one fewer than there are thus runs, and is covered, in both.
+        # With as many slots as stated, a refusal would tell that one expert is missing.
         audited = self.statement.entropy == "fixed-seed"
-        if here.sum() < mechanism.experts - audited:
+        if here.sum() < mechanism.experts - audited or slots < mechanism.experts + (not audited):
             raise PrivacyError(
                 f"there are fewer than the {mechanism.experts} experts that the mechanism was "
-                "calibrated for; calibrate it for one expert fewer than there are"
+                "calibrated for, or no slot besides theirs; calibrate it for one expert fewer than "
+                "there are"
             )
         first = np.asarray(world.reset(plan.releases), np.float32)
         if first.ndim != 2 or len(first) != plan.releases:

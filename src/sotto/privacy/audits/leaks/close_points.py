@@ -11,6 +11,7 @@ from jaxtyping import Float, Float64
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import temporary_ledger
 from sotto.privacy.audits.leaks.leak import DELTA, Leak, against
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
 from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.release.released import RESOLUTION
@@ -31,6 +32,7 @@ _RELEASED = FunctionRelease(
     sensitivity=Sensitivity(1.0, 1.0, "the norm of the difference is 1", 2),
     noise_multiplier=_Z,
     population="simulated",
+    protects=(LOGGED_FUNCTION(radius="1"),),
 )
 
 

@@ -18,6 +18,7 @@ from sotto.keys import new_key
 from sotto.privacy.audits.audit import AuditResult
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.audits.leaks.leak import DELTA, Leak, against, against_certificate
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for, paper_noise
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.release.functions import FunctionRelease
@@ -142,6 +143,7 @@ _RELEASED = FunctionRelease(
     noise_multiplier=multiplier_for(_EPSILON, DELTA),
     population="simulated",
     size=22,
+    protects=(LOGGED_FUNCTION(radius=f"{_RADIUS:g}"),),
 )
 
 

@@ -21,6 +21,7 @@ from sotto.privacy.audits.leaks.leak import (
     enrolled,
     updates,
 )
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.functions import FunctionRelease
@@ -134,6 +135,7 @@ _ON_THE_GRID = FunctionTrials(
         _GRID_Z,
         "simulated",
         size=_VALUES,
+        protects=(LOGGED_FUNCTION(radius="1"),),
     ),
     (_VALUES, 1),
     lambda present, _: np.full((_VALUES, 1), float(present)),

@@ -31,12 +31,16 @@ class Sensitivity:
         beta: of the kernel that defines the norm; None for the Euclidean norm of a vector.
         because: reason for the bound, in a sentence for the certificate.
         dimensions: of the cube on which the functions live, under a kernel.
+        size, actions: how many values, and how many actions, the bound is for; None: whoever gives
+            the bound answers for it.
     """
 
     value: float
     beta: float | None
     because: str
     dimensions: int = 1
+    size: int | None = None
+    actions: int | None = None
 
     def __post_init__(self) -> None:
         _positive("a sensitivity", self.value)
@@ -54,6 +58,8 @@ def vector_sensitivity(nodes: int, actions: int, radius: float) -> Sensitivity:
         _positive("radius", radius) * math.sqrt(nodes * actions),
         None,
         f"each of {nodes} x {actions} values moves by at most {radius:g}",
+        size=nodes * actions,
+        actions=actions,
     )
 
 
@@ -89,6 +95,7 @@ def hat_basis_sensitivity(nodes: int, actions: int, radius: float) -> Sensitivit
         beta,
         f"each of {nodes} x {actions} nodal values moves by at most {radius:g}, and functions are "
         "linear between nodes",
+        actions=actions,
     )
 
 
@@ -114,6 +121,7 @@ def generic_sensitivity(sup: float, lipschitz: float, actions: int) -> Sensitivi
         beta,
         f"each of {actions} functions moves by at most {sup:g}, and its slope by at most "
         f"{lipschitz:g}",
+        actions=actions,
     )
 
 
