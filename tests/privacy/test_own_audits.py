@@ -174,6 +174,13 @@ def test_noise_in_floats_gives_itself_away_in_its_lowest_bits():
     assert found.epsilon_lower > 2 * epsilon_of_shift(1.0, 0.05)
 
 
+def test_an_audit_says_that_it_replaces_nobody():
+    replaced = sotto.Unit(kind="trajectory", adjacency="replace-one")
+    for unit, says in ((PERSON, False), (replaced, True)):
+        left_out = audit_own(through_the_door(release(unit=unit)), 16, 1, 0.9).left_out
+        assert any(line.startswith("Replacement of a person") for line in left_out) == says
+
+
 def test_the_person_who_moves_most_is_left_out():
     people = np.array([[0.0], [1.0], [5.0], [2.0]])
     one = replace(gaussian(1.0), people=people)

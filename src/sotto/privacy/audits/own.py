@@ -18,8 +18,14 @@ from sotto.privacy.audits import canaries, noise_size, one_run
 from sotto.privacy.audits.auditable import Auditable
 from sotto.privacy.audits.replay import PEOPLE, replay
 from sotto.privacy.statements import Poisson
+from sotto.privacy.units import Adjacency
 
 LEAST_SAMPLES = 16
+
+_REPLACED = (
+    "Replacement of a person: people were left out, which moves a sum half as far as a replacement "
+    "may."
+)
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,9 @@ def _verdict(
     left_out: list[str],
     start: float,
 ) -> Verdict:
+    door = auditable.door
+    if door is not None and door.release.unit.adjacency is Adjacency.REPLACE_ONE:
+        left_out = [*left_out, _REPLACED]
     return Verdict(
         auditable.epsilon,
         auditable.delta,
