@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jaxtyping import Float
+from kinds_of_statements import stream
 from norms import norm_at_points
 
 from sotto.privacy.audits.audit import audit_mechanism
@@ -32,7 +33,7 @@ from sotto.privacy.mechanisms.functions.rkhs import (
 from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease, kept_files
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
-from sotto.privacy.statements import Gap, Once, Part, StreamStatement
+from sotto.privacy.statements import Gap, Part
 from sotto.privacy.units import EXPERT, REWARD_FUNCTION, TRANSITION, Unit
 
 EPSILON, DELTA = 0.9, 1e-4
@@ -145,19 +146,23 @@ def test_a_gap_makes_it_a_paper_claim(tmp_path: Path) -> None:
     assert derive(seeded).status == "none"
 
 
+def contributions(unit: Unit, part: str = "x") -> Release:
+    return Release(
+        name="x",
+        local=lambda *_: ({}, ()),
+        server=lambda s, _: (s, ()),
+        unit=unit,
+        parts={part: Part(clip_norm=1.0, noise_multiplier=1.0)},
+        slots=1,
+        divisor=1.0,
+        horizon=1,
+        population="real",
+    )
+
+
 def test_the_door_for_people_refuses_a_radius() -> None:
     with pytest.raises(ValueError, match="use a FunctionRelease"):
-        Release(
-            name="x",
-            local=lambda *_: ({}, ()),
-            server=lambda s, _: (s, ()),
-            unit=REWARD_FUNCTION,
-            parts={"x": Part(clip_norm=1.0, noise_multiplier=1.0)},
-            slots=1,
-            divisor=1.0,
-            horizon=1,
-            population="real",
-        )
+        contributions(REWARD_FUNCTION)
 
 
 def test_a_sensitivity_is_that_of_the_released_shape(tmp_path: Path) -> None:
@@ -189,18 +194,7 @@ def test_transitions_are_counted_and_have_one_numbering_in_a_ledger(tmp_path: Pa
         vector_release(units=2)
     ledger = new_ledger(tmp_path, epsilon=math.inf, unit=TRANSITION)
     vector_release(unit=TRANSITION, units=9).open(ledger)
-    sums = StreamStatement(
-        name="sums",
-        unit=TRANSITION,
-        participation=Once(),
-        parts={"sums": Part(clip_norm=1.0, noise_multiplier=9.0)},
-        dimensions={"sums": 1},
-        divisor=1.0,
-        horizon=1,
-        population="simulated",
-        sampler_delta=0.0,
-        noise_law="on-grid",
-    )
+    sums = stream(unit=TRANSITION, population="simulated", noise_law="on-grid")
     with pytest.raises(LedgerMismatch, match="number rewards from 0"):
         ledger.open_stream(sums)
 
@@ -211,30 +205,10 @@ def test_a_function_is_not_released_of_people(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="for data of people use a Release"):
             vector_release(unit=unit)
     for unit in (every, Unit(kind="observation", adjacency="zero-out")):
-        with pytest.raises(ValueError, match="has no place of its own in a sum"):
-            Release(
-                name="x",
-                local=lambda *_: ({}, ()),
-                server=lambda s, _: (s, ()),
-                unit=unit,
-                parts={"x": Part(clip_norm=1.0, noise_multiplier=1.0)},
-                slots=1,
-                divisor=1.0,
-                horizon=1,
-                population="real",
-            )
+        with pytest.raises(ValueError, match=f"kind '{unit.kind}' has no place of its own"):
+            contributions(unit)
     with pytest.raises(ValueError, match="only a FunctionRelease names its part"):
-        Release(
-            name="x",
-            local=lambda *_: ({}, ()),
-            server=lambda s, _: (s, ()),
-            unit=TRANSITION,
-            parts={"values": Part(clip_norm=1.0, noise_multiplier=1.0)},
-            slots=1,
-            divisor=1.0,
-            horizon=1,
-            population="real",
-        )
+        contributions(TRANSITION, "values")
 
 
 # --- the noise -----------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def _only_read(connection: Any, _record: Any) -> None:
 
 
 def decoded(content: bytes) -> str | None:
-    """Returns a text of SQLite, or null if it is not UTF-8."""
+    """Returns bytes as a text, or null if they are not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:

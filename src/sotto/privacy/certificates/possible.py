@@ -12,15 +12,12 @@ from sotto.privacy.certificates.check import TOLERANCE
 from sotto.privacy.certificates.model import CertifiedAnswers, CertifiedStream
 from sotto.privacy.claims import LedgerFacts, Reference, said
 from sotto.privacy.claims.conditions import through_functions
-from sotto.privacy.claims.rewards import SENSITIVITY, radii_in
+from sotto.privacy.claims.rewards import PRINTED, SENSITIVITY, radii_in
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.costs import SAMPLER_RESERVE, filter_bound, shift_of
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Poisson, Returning, is_exclusive
 from sotto.privacy.units import Adjacency
-
-_PRINTED = 1e-5
-"""Relative error of a sensitivity that is printed with six digits."""
 
 
 def check_budget(epsilon: float, budget: Budget) -> None:
@@ -105,7 +102,7 @@ def check_functions(streams: Sequence[CertifiedStream]) -> None:
         bound = statement.parts["values"].clip_norm * statement.unit.adjacency.sensitivity_factor
         _require(
             [repr(name)] == [who for who, _ in stated]
-            and math.isclose(stated[0][1], bound, rel_tol=_PRINTED),
+            and math.isclose(stated[0][1], bound, rel_tol=PRINTED),
             f"no sentence says why the values of {name!r} differ by at most {bound:.6g}",
         )
 

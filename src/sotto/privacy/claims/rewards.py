@@ -143,6 +143,10 @@ WHOLE_FUNCTION = Claim(
 )
 
 
+PRINTED = 1e-5
+"""Relative error of a number that a sentence says with six digits."""
+
+
 def radii_in(sentences: Iterable[str]) -> frozenset[str]:
     """Returns every radius that these sentences of a statement say."""
     found = (

@@ -153,7 +153,7 @@ class Account:
         """Refuses a stream of another unit, or one that the rule for shared people forbids now.
 
         Raises:
-            LedgerMismatch: another unit or adjacency, or another maker of the noise.
+            LedgerMismatch: another unit or adjacency, or a stream that `require_alike` refuses.
             BudgetExceeded: it may share people with a stream that was charged already, or, under
                 `adaptive`, it is not Gaussian.
         """

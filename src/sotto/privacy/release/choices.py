@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from sotto.privacy.claims.rewards import NOISY_MAXIMUM, require_one_radius
+from sotto.privacy.claims.rewards import NOISY_MAXIMUM, PRINTED, require_one_radius
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.streams import LedgerStream
@@ -43,9 +43,6 @@ from sotto.privacy.release.functions import release_file
 from sotto.privacy.release.released import ReleasedValues
 from sotto.privacy.statements import Assumption, Returning, StreamStatement
 from sotto.privacy.units import Adjacency, PopulationKind, Unit
-
-_PRINTED = 1e-5
-"""Relative error of a radius that a sentence says with six digits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +98,7 @@ class ChoiceRelease:
         low, high = self.bounds
         if self.unit.adjacency is Adjacency.WITHIN_RADIUS:
             stated = min(float(require_one_radius(self.protects)), high - low)
-            if stated > self.radius * (1 + _PRINTED):
+            if stated > self.radius * (1 + PRINTED):
                 raise ValueError(
                     f"`protects` promises a radius of {stated:g}, and the choice has noise for "
                     f"{self.radius:g}"

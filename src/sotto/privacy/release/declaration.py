@@ -92,8 +92,8 @@ class ReleaseDeclaration:
             )
         if not self.unit.for_contributions:
             raise ValueError(
-                f"a {self.unit.name} has no place of its own in a sum; the unit of a Release is "
-                "a trajectory, feedback, a segment, an expert or a transition"
+                f"a unit of the kind {self.unit.kind!r} has no place of its own in a sum; the unit "
+                "of a Release is a trajectory, feedback, a segment, an expert or a transition"
             )
         if self.unit.about_rewards and set(self.parts) == {"values"}:
             raise ValueError("only a FunctionRelease names its part of rewards 'values'; rename it")
