@@ -185,6 +185,17 @@ def test_rows_are_not_computed_when_nothing_may_be_answered(tmp_path):
     assert asked == []
 
 
+def test_rows_in_float32_are_refused_and_cost_nothing(tmp_path):
+    account = ledger(tmp_path, queries=10)
+
+    def rows(observations):
+        return np.full((len(observations), 3), 1 / 3, np.float32)
+
+    with pytest.raises(ValueError, match="computed in float64, and these are in float32"):
+        LocalTeacher(rows, account, "student").answer(OBSERVATIONS[:2])
+    assert account.spent().answered == 0
+
+
 def test_fixed_noise_must_be_stated(tmp_path):
     account = ledger(tmp_path)
     with pytest.raises(ValueError, match="promises noise from operating-system"):

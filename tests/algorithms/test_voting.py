@@ -13,6 +13,7 @@ from fixed_noise import fixed_noise
 from references import gaussian_delta
 from scipy import optimize
 
+from sotto.algorithms.expert_offline.clones import CloneConfig, Clones
 from sotto.algorithms.expert_offline.distillation import DistillationConfig, cross_entropy, distil
 from sotto.algorithms.expert_offline.voting import (
     Voter,
@@ -31,9 +32,10 @@ from sotto.algorithms.expert_offline.voting_rounds import (
     fit_student,
     vote_rollouts,
 )
+from sotto.data.trajectories import ExpertLog
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive
-from sotto.privacy.claims.experts import PUBLIC_WORLD
+from sotto.privacy.claims.experts import OWN_CLONES, OWN_EXPERTS, PUBLIC_WORLD
 from sotto.privacy.claims.streams import FIRST_POLICY
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
@@ -45,6 +47,7 @@ from sotto.rl.networks import Policy
 from sotto.rl.world import JaxWorld, Seen
 
 DELTA = 1e-5
+CLONE = CloneConfig(hidden=(4,), steps=1, minibatch=2)
 STUDENT = DistillationConfig(hidden=(16,), steps=300, minibatch=64)
 
 
@@ -55,6 +58,19 @@ def make_voters(count: int, actions: int = 3, seed: int = 0) -> Policy:
     return jax.tree.map(
         lambda x: jnp.asarray(rng.standard_normal((count, *x.shape)), jnp.float32), one
     )
+
+
+def make_clones(count: int, least_return: float | None = None) -> Clones:
+    """Returns clones of logs of one step, in which expert i was rewarded with i."""
+    rewards = np.arange(count, dtype=np.float32).reshape(count, 1, 1)
+    log = ExpertLog(
+        observations=np.zeros((count, 1, 2, 2), np.float32),
+        actions=np.zeros((count, 1, 1), np.int32),
+        rewards=rewards,
+        lengths=np.ones((count, 1), np.int32),
+        terminated=np.zeros((count, 1), bool),
+    )
+    return Clones(CLONE, log, 3, (1.0, 1.0), jax.random.key(0), least_return)
 
 
 def chosen(voters: Policy, observations: np.ndarray) -> np.ndarray:
@@ -165,13 +181,12 @@ def test_noise_covers_every_query_of_every_round(tmp_path: Path) -> None:
 def test_all_rounds_cost_what_one_gaussian_costs(tmp_path: Path, asked: int) -> None:
     ledger = make_ledger(tmp_path)
     votes = Votes(
-        make_voters(6),
+        make_clones(6),
         ledger,
         queries=5,
         rounds=3,
         noise_multiplier=1.5,
         population="simulated",
-        kind="clones",
     )
     for _ in range(asked):
         votes.ask(np.zeros((5, 2)))
@@ -184,6 +199,32 @@ def test_all_rounds_cost_what_one_gaussian_costs(tmp_path: Path, asked: int) -> 
     assert "one expert" in certificate.unit_sentence
     said = [one.statement for one in certificate.assumptions if one.enforced_by == "code"]
     assert any("depends only on the log of its own expert" in line for line in said)
+
+
+def test_only_of_fitted_clones_is_it_said_that_the_code_kept_logs_apart() -> None:
+    settings = {"queries": 5, "rounds": 1, "noise_multiplier": 1.5, "population": "simulated"}
+    clones = make_clones(6)
+    said = [
+        {(one.statement, one.enforced_by) for one in release.assumptions}
+        for release in (
+            vote_release(voters, first_policy=False, **settings)
+            for voters in (clones, clones.policies)
+        )
+    ]
+    ours, theirs = (OWN_CLONES.assumption(), OWN_EXPERTS.assumption())
+    assert (ours.statement, "code") in said[0]
+    assert (theirs.statement, "user") in said[1]
+    assert (ours.statement, "code") not in said[1]
+
+
+def test_clones_have_weights_of_their_own(tmp_path: Path) -> None:
+    clones = make_clones(6, least_return=2.5)
+    np.testing.assert_array_equal(clones.weights, [0, 0, 0, 1, 1, 1])
+    poll = {"queries": 5, "rounds": 1, "noise_multiplier": 1.5, "population": "simulated"}
+    with pytest.raises(ValueError, match="clones have weights of their own"):
+        Votes(clones, make_ledger(tmp_path), weights=np.ones(6), **poll)
+    with pytest.raises(AttributeError):
+        clones.policies = make_voters(6)  # type: ignore[misc]
 
 
 def test_a_poll_over_budget_asks_nobody(tmp_path: Path) -> None:
@@ -248,14 +289,13 @@ def test_wrong_input_is_refused(tmp_path: Path) -> None:
         "rounds": 1,
         "noise_multiplier": 1.0,
         "population": "simulated",
-        "kind": "experts",
         "first_policy": False,
     }
     with pytest.raises(ValueError, match="at least one state"):
-        vote_release(everybody(make_voters(6)), queries=0, **settings)
+        vote_release(make_voters(6), queries=0, **settings)
     continuous = Policy(2, Box((-1.0,), (1.0,)), (4,), jax.random.key(0))
     with pytest.raises(ValueError, match="discrete actions"):
-        vote_release(everybody(continuous), queries=1, **settings)
+        vote_release(continuous, queries=1, **settings)
 
 
 # --- attacked ------------------------------------------------------------------------------------
@@ -272,12 +312,11 @@ def _electorate() -> Policy:
 
 def _trials(noise_multiplier: float) -> ReleaseTrials:
     release = vote_release(
-        everybody(_electorate()),
+        _electorate(),
         queries=_QUERIES,
         rounds=_ROUNDS,
         noise_multiplier=noise_multiplier,
         population="simulated",
-        kind="experts",
         first_policy=False,
     )
 
@@ -518,12 +557,11 @@ def test_votes_still_turn_a_first_policy_that_is_wrong(tmp_path: Path) -> None:
 def test_a_first_policy_is_an_assumption_of_the_certificate() -> None:
     for first in (True, False):
         release = vote_release(
-            everybody(make_voters(5)),
+            make_voters(5),
             queries=2,
             rounds=1,
             noise_multiplier=1.0,
             population="real",
-            kind="experts",
             first_policy=first,
         )
         assert (FIRST_POLICY.assumption() in release.assumptions) == first

@@ -256,6 +256,9 @@ def test_what_is_protected_is_said(distance: Any, words: str, claims_training: b
     assert TypeAdapter(Distance).validate_json(distance.model_dump_json()) == distance
     one = statement(distance=distance)
     assert words in one.unit_sentence
+    near = isinstance(distance, ObservationDistance | PolicyDistance)
+    assert ("another one within the stated distance is in its place" in one.unit_sentence) == near
+    assert ("any other data in its place" in one.unit_sentence) == (not near)
     told = said(LedgerFacts(answers=one))
     lines = [line.sentence for line in told if "claim about training data" in line.sentence]
     assert len(lines) == (0 if claims_training else 1)

@@ -181,6 +181,16 @@ def test_an_audit_says_that_it_replaces_nobody():
         assert any(line.startswith("Replacement of a person") for line in left_out) == says
 
 
+@pytest.mark.parametrize("ignores", [True, False])
+def test_an_audit_says_so_if_nobody_changes_the_output(ignores):
+    def train(people, present, seed):
+        noise = np.random.default_rng(seed).normal(size=(len(present), 1))
+        return noise + (0.0 if ignores else (present @ people)[:, None])
+
+    left_out = audit_own(sotto.Auditable(train, np.ones(4), epsilon=1.0), 16, 1, 0.9).left_out
+    assert any("no output changed" in line for line in left_out) == ignores
+
+
 def test_the_person_who_moves_most_is_left_out():
     people = np.array([[0.0], [1.0], [5.0], [2.0]])
     one = replace(gaussian(1.0), people=people)

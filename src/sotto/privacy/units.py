@@ -145,9 +145,12 @@ class Unit(FrozenModel):
 
     def sentence(self) -> str:
         """Returns the unit and the adjacency in one plain sentence."""
+        differs = self.adjacency.phrase
+        if self.kind in ("observation", "policy"):  # a distance bounds what may replace them
+            differs = "is there, or another one within the stated distance is in its place"
         return (
             f"Protected is {_MEANING[self.kind]}. Neighbouring inputs differ in one such unit, "
-            f"which {self.adjacency.phrase} ({self.adjacency.value} adjacency)."
+            f"which {differs} ({self.adjacency.value} adjacency)."
         )
 
 

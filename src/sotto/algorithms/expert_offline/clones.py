@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.settings import Count, Positive, Settings
-from sotto.data.trajectories import ExpertLog, checked
+from sotto.data.trajectories import ExpertLog, checked, ordered_sum
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 
@@ -42,6 +42,70 @@ class CloneConfig(Settings):
     minibatch: Count = 64
     learning_rate: Positive = 5e-3
     chunk: Count = 100
+
+
+class Clones:
+    """Clones of the experts of a log, and the weights of their votes.
+
+    Nothing else makes this object than fitting, so a poll of clones is one of these.
+
+    Guarantee:
+        Clone i and its weight are functions of row i of the log, of `key` and of public settings
+        only (`fit_clones`, `ballot_weights`).
+
+    Args:
+        config, log, actions, observation_scale, key: arguments of `fit_clones`.
+        least_return: argument of `ballot_weights`.
+
+    Attributes:
+        policies: the clones, with a leading axis of experts.
+        weights: weights of their votes.
+
+    Raises:
+        ValueError: the shapes of the log or of the scale do not fit.
+    """
+
+    def __init__(
+        self,
+        config: CloneConfig,
+        log: ExpertLog,
+        actions: int,
+        observation_scale: tuple[float, ...],
+        key: PRNGKeyArray,
+        least_return: float | None = None,
+    ) -> None:
+        self._policies = fit_clones(config, log, actions, observation_scale, key)
+        self._weights = ballot_weights(log, least_return)
+
+    @property
+    def policies(self) -> Policy:
+        """The clones, with a leading axis of experts."""
+        return self._policies
+
+    @property
+    def weights(self) -> Float[np.ndarray, " experts"]:
+        """Weights of the clones' votes."""
+        return self._weights
+
+
+def ballot_weights(log: ExpertLog, least_return: float | None) -> Float[np.ndarray, " experts"]:
+    """Returns 1 for each expert who votes and 0 for each who abstains.
+
+    Guarantee:
+        The weight of an expert is a function of this expert's log and of a public number only.
+
+    Args:
+        log: log of all experts.
+        least_return: public number. Experts vote whose episodes have a mean return of at least
+            this number. Experts without episodes, or whose mean is not a number, abstain. None: all
+            experts vote.
+    """
+    if least_return is None:
+        return np.ones(log.experts)
+    played = log.lengths > 0
+    total = ordered_sum(np.where(played, log.returns, 0.0), axis=1)
+    enough = total >= least_return * np.maximum(played.sum(axis=1), 1)
+    return np.where(enough & played.any(axis=1), 1.0, 0.0)
 
 
 def fit_clones(

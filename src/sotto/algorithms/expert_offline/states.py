@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.expert_offline import dp_sgd
-from sotto.algorithms.expert_offline.clones import CloneConfig, fit_clones
+from sotto.algorithms.expert_offline.clones import CloneConfig, Clones, ballot_weights
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.dp_sgd import DPSGDExpertsConfig, DPSGDState
 from sotto.algorithms.expert_offline.presets import DataFacts
 from sotto.algorithms.offline import learner as offline
 from sotto.algorithms.offline.learner import OfflineState
 from sotto.algorithms.settings import known
-from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ordered_sum
+from sotto.data.trajectories import ExpertLog, Transitions, all_transitions
 from sotto.keys import keys_of, new_key
 from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.rl.envs.base import Discrete
@@ -75,33 +75,29 @@ class Sources:
             )
         self.experts, self.log, self.about = experts, log, about
         self.facts = DataFacts(env_id, count, size, actions)
-        self._clones: dict[tuple[object, ...], Policy] = {}
+        self._clones: dict[tuple[object, ...], Clones] = {}
         self._transitions: Transitions | None = None
 
-    def voters(self, config: ExpertOfflineConfig) -> Policy:
+    def voters(self, config: ExpertOfflineConfig) -> Policy | Clones:
         """Returns the experts or clones that vote; clones are fitted once for all seeds."""
         if config.voters == "experts":
             assert self.experts is not None
             return self.experts
         assert self.log is not None
-        how = (known(config.actions), known(config.observation_scale))
+        actions, scale = known(config.actions), known(config.observation_scale)
+        how = (actions, scale, config.least_return)
         if how not in self._clones:
-            self._clones[how] = fit_clones(_CLONES, self.log, *how, new_key(0))
+            self._clones[how] = Clones(
+                _CLONES, self.log, actions, scale, new_key(0), config.least_return
+            )
         return self._clones[how]
 
-    def weights(self, config: ExpertOfflineConfig) -> Float[np.ndarray, " experts"]:
-        """Returns 1 for each expert who votes and 0 for each who abstains.
-
-        The weight of an expert is a function of this expert's log and of a public number only.
-        """
-        if config.least_return is None:
-            return np.ones(self.facts.experts)
+    def weights(self, config: ExpertOfflineConfig) -> Float[np.ndarray, " experts"] | None:
+        """Returns the weights of the experts' votes; None if all are 1, or if clones vote."""
+        if config.voters == "clones" or config.least_return is None:
+            return None
         assert self.log is not None
-        played = self.log.lengths > 0
-        total = ordered_sum(np.where(played, self.log.returns, 0.0), axis=1)
-        # An expert whose total is not a number, or who has no episode, abstains.
-        enough = total >= config.least_return * np.maximum(played.sum(axis=1), 1)
-        return np.where(enough & played.any(axis=1), 1.0, 0.0)
+        return ballot_weights(self.log, config.least_return)
 
     @property
     def transitions(self) -> Transitions:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from sotto.algorithms.calibration import gaussian_multiplier
+from sotto.algorithms.expert_offline.clones import Clones
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
 from sotto.algorithms.expert_offline.states import evaluate, first_policy
@@ -51,8 +52,7 @@ class KeptVotes(Votes):
     """A poll whose answers are on disk before they are used.
 
     Args:
-        voters: policies with a leading axis of voters.
-        weights: weights of their ballots, see `voting.Voter`.
+        voters, weights: arguments of `Votes`.
         ledger: ledger of the run. If it holds a poll, that poll continues.
         config: completed settings.
         file: file of the answers; None keeps them in memory.
@@ -68,8 +68,8 @@ class KeptVotes(Votes):
 
     def __init__(
         self,
-        voters: Policy,
-        weights: Float[np.ndarray, " voters"],
+        voters: Policy | Clones,
+        weights: Float[np.ndarray, " voters"] | None,
         ledger: Ledger,
         config: ExpertOfflineConfig,
         file: Path | None,
@@ -83,7 +83,6 @@ class KeptVotes(Votes):
             rounds=known(config.rounds),
             noise_multiplier=vote_multiplier(config),
             population=known(config.population),
-            kind=known(config.voters),
             first_policy=config.first_policy is not None,
             about=about,
             resume=bool(ledger.streams),

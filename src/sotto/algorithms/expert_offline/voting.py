@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.algorithms.expert_offline.clones import Clones
 from sotto.keys import new_key
 from sotto.privacy.claims import experts as claims
 from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
@@ -98,13 +99,12 @@ def vote_sigma(noise_multiplier: float, queries: int, rounds: int, actions: int)
 
 
 def vote_release(
-    voters: Voter,
+    voters: Policy | Clones,
     *,
     queries: int,
     rounds: int,
     noise_multiplier: float,
     population: PopulationKind,
-    kind: Voters,
     first_policy: bool,
     about: AboutLog = NOT_IMPORTED,
 ) -> Release:
@@ -117,23 +117,25 @@ def vote_release(
         expert takes part in every round (docs/privacy.md, section 15).
 
     Args:
-        voters: voters with a leading axis, with policies over discrete actions.
+        voters: policies of experts over discrete actions, with a leading axis of voters, or clones.
+            Only of clones does the certificate say that the code made each from one expert's log.
         queries: number of states in each round, q.
         rounds: largest number of rounds.
         noise_multiplier: noise multiplier of the whole stream, for one expert.
         population: whether the experts are simulated or real.
-        kind: whether experts or clones vote, for the certificate.
         first_policy: whether students start from a policy that is said to be public.
         about: sentences of the certificate about an imported log.
 
     Raises:
         ValueError: the actions are not discrete, or the numbers are not positive.
     """
-    if voters.policy.log_std is not None:
+    cloned = isinstance(voters, Clones)
+    policies = voters.policies if isinstance(voters, Clones) else voters
+    if policies.log_std is not None:
         raise ValueError("votes need discrete actions, and these policies have continuous ones")
     if queries < 1 or rounds < 1:
         raise ValueError(f"votes need at least one state and one round, got {queries}, {rounds}")
-    count, actions = _sizes(voters)
+    count, actions = _sizes(policies)
     batches = max(math.ceil(count * queries / _ROWS), min(count, _BATCHES))
 
     def local(
@@ -160,15 +162,15 @@ def vote_release(
         population=population,
         participation=Returning(max_participations=rounds, min_separation=1),
         microbatch=math.ceil(count / batches),
-        protects=(claims.EXPERTS_POLICY() if kind == "experts" else claims.CLONES_LOG(),),
+        protects=(claims.CLONES_LOG() if cloned else claims.EXPERTS_POLICY(),),
         does_not_protect=(
-            claims.RELEASED_VOTES(kind=kind),
+            claims.RELEASED_VOTES(kind="clones" if cloned else "experts"),
             claims.HOW_MANY(),
             claims.MOST_EXPERTS(),
             *about.does_not_protect,
         ),
         assumptions=(
-            (claims.OWN_EXPERTS if kind == "experts" else claims.OWN_CLONES).assumption(),
+            (claims.OWN_CLONES if cloned else claims.OWN_EXPERTS).assumption(),
             claims.PUBLIC_WORLD.assumption(),
             *((FIRST_POLICY.assumption(),) if first_policy else ()),
             *about.assumptions,
@@ -180,11 +182,12 @@ class Votes:
     """An open poll. A round asks every voter at q states and returns noisy counts.
 
     Args:
-        voters: policies over discrete actions, with a leading axis of voters. Voter i has the
-            enrolment number i in all streams of the ledger.
-        weights: weights of the ballots, see `Voter`; None gives every ballot the weight 1.
+        voters: policies of experts over discrete actions, with a leading axis of voters, or clones.
+            Voter i has the enrolment number i in all streams of the ledger.
+        weights: weights of the experts' ballots, see `Voter`; None gives every ballot the weight 1.
+            Clones have weights of their own.
         ledger: ledger of the unit `EXPERT`, which is charged before each round.
-        queries, rounds, noise_multiplier, population, kind, first_policy, about: settings of
+        queries, rounds, noise_multiplier, population, first_policy, about: settings of
             `vote_release`.
         resume: whether to ask the remaining rounds of an interrupted poll with the same settings.
 
@@ -196,12 +199,12 @@ class Votes:
 
     Raises:
         PrivacyError: the budget does not cover the poll. No voter was asked.
-        ValueError: the settings are refused by `vote_release`.
+        ValueError: the settings are refused by `vote_release`, or clones are given with weights.
     """
 
     def __init__(
         self,
-        voters: Policy,
+        voters: Policy | Clones,
         ledger: Ledger,
         *,
         weights: Float[np.ndarray, " voters"] | None = None,
@@ -209,27 +212,30 @@ class Votes:
         rounds: int,
         noise_multiplier: float,
         population: PopulationKind,
-        kind: Voters = "experts",
         first_policy: bool = False,
         about: AboutLog = NOT_IMPORTED,
         resume: bool = False,
     ) -> None:
-        electorate = everybody(voters, weights)
+        if isinstance(voters, Clones):
+            if weights is not None:
+                raise ValueError("clones have weights of their own; give no others")
+            electorate = everybody(voters.policies, voters.weights)
+        else:
+            electorate = everybody(voters, weights)
         release = vote_release(
-            electorate,
+            voters,
             queries=queries,
             rounds=rounds,
             noise_multiplier=noise_multiplier,
             population=population,
-            kind=kind,
             first_policy=first_policy,
             about=about,
         )
-        self.experts, self.actions = _sizes(electorate)
+        self.experts, self.actions = _sizes(electorate.policy)
         self.queries = queries
         self.sigma = vote_sigma(noise_multiplier, queries, rounds, self.actions)
         self._rounds = rounds
-        self._observation_size = voters.network.weights[0].shape[-2]
+        self._observation_size = electorate.policy.network.weights[0].shape[-2]
         electorate = jax.tree.map(jnp.asarray, electorate)
         self._persons = np.arange(self.experts)[None, None]
         self._units = jax.tree.map(lambda x: x[None, None], electorate)
@@ -311,7 +317,7 @@ def shrink(
     return Shrinkage(factor, project(guess + factor * centred / experts))
 
 
-def _sizes(voters: Voter) -> tuple[int, int]:
+def _sizes(policies: Policy) -> tuple[int, int]:
     """Returns the numbers of voters and of actions."""
-    last = voters.policy.network.weights[-1]
+    last = policies.network.weights[-1]
     return last.shape[0], last.shape[-1]

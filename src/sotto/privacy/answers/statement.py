@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Literal, Self
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from pydantic import Field, model_validator
 
 from sotto.frozen import FrozenModel
@@ -134,7 +134,7 @@ class AnswerStatement(FrozenModel):
 
     def randomize(
         self,
-        policies: Float[np.ndarray, "rows actions"],
+        policies: Float64[np.ndarray, "rows actions"],
         levels: Sequence[int],
         generator: np.random.Generator,
     ) -> Float64[np.ndarray, "rows actions"]:
@@ -144,7 +144,15 @@ class AnswerStatement(FrozenModel):
             policies: the teacher's rows; they never leave this function.
             levels: level of each row, as the ledger gives it.
             generator: fresh, from `noise.GeneratorSource`.
+
+        Raises:
+            ValueError: the rows are not in float64, as certificates say, or not one for each level.
         """
+        if policies.dtype != np.float64:
+            raise ValueError(
+                f"certificates say that the teacher's rows are computed in float64, and these are "
+                f"in {policies.dtype}; compute them in float64"
+            )
         chosen = np.asarray(levels)
         if len(chosen) != len(policies):
             raise ValueError(f"{len(policies)} rows need as many levels, got {len(chosen)}")

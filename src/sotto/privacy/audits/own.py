@@ -27,6 +27,11 @@ _REPLACED = (
     "may."
 )
 
+_SAME = (
+    "Everything: with the same seed, no output changed when a person was left out. This audit tells "
+    "nothing if train ignores `present`; otherwise put somebody first who changes the output."
+)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -55,7 +60,7 @@ class Verdict:
         epsilon, delta: the claim.
         confidence: least probability with which all bounds hold together.
         findings: one for each question.
-        left_out: sentences about checks that this code does not allow.
+        left_out: sentences about what the audit did not check.
         seconds: wall-clock time.
     """
 
@@ -115,6 +120,8 @@ def audit_own(
     before = time.perf_counter()
     canary = canaries.find(auditable, seed, people)
     took = time.perf_counter() - before
+    if not canary.direction.any():
+        left_out.append(_SAME)
     note(f"making {samples:,} runs with person {canary.person}, and without (first {took:.1f} s)")
     found = canaries.bound(auditable, canary, samples, seed, each)
     findings.append(
