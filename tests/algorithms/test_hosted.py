@@ -104,6 +104,18 @@ def test_a_run_is_reproduced_by_its_seed():
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_student_meets_other_people_than_a_teacher_of_its_seed():
+    users, env = lanes(SMALL)
+    played = []
+    with users:
+        for kind in (GymnasiumRun, GymnasiumStudent):
+            run = kind(users, env, seed=5)
+            state = ppo.begin(SMALL, env, run.network_key, ())
+            played.append(run.play(SMALL, state, run.key).batch.observations)
+    starts = [np.reshape(one, (SMALL.num_envs, SMALL.num_steps, 4))[:, 0] for one in played]
+    assert not np.isin(starts[0], starts[1]).any()
+
+
 def test_continuous_actions_have_no_teacher():
     config = KickstartConfig(teacher="x", teacher_mechanism="exact")
     with GymnasiumUsers("Pendulum-v1", 1) as pendulum:

@@ -15,6 +15,7 @@ from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.student import Rows, hinge
 from sotto.algorithms.kickstarting.teachers import Answers, ExactTeacher, silent_answers
 from sotto.algorithms.kickstarting.training import StudentTraining, radius
+from sotto.keys import keys_of
 from sotto.privacy.answers.distances import AnyTwoTeachers
 from sotto.privacy.answers.statement import AnswerStatement, Schedule
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
@@ -176,14 +177,27 @@ def test_without_an_answer_the_student_is_ppo():
     teacher = Scripted(times=0)
     *_, last = StudentTraining(SMALL, [3], [teacher])
     key = jax.random.key(3)
-    state = ppo.init(SMALL.ppo, jax.random.fold_in(key, 0))
-    state, _ = ppo.train_chunk(SMALL.ppo, state, jax.random.fold_in(key, 1), SMALL.num_updates)
+    state = ppo.init(SMALL.ppo, jax.random.fold_in(key, student.STARTING))
+    training = jax.random.fold_in(key, student.TRAINING)
+    state, _ = ppo.train_chunk(SMALL.ppo, state, training, SMALL.num_updates)
     assert teacher.asked == 1  # a silent teacher is not asked again
     for a, b in zip(
         jax.tree.leaves(last.states.ppo.networks), jax.tree.leaves(state.networks), strict=True
     ):
         np.testing.assert_allclose(a[0], b, rtol=1e-4, atol=1e-5)
     assert np.all(last.simulated["hinge"] == 0)
+
+
+def test_a_student_shares_no_random_numbers_with_a_teacher_of_its_seed():
+    """A student would otherwise become its teacher, without a single answer."""
+    *_, silent = StudentTraining(SMALL, [3], [Scripted(times=0)])
+    key = jax.random.key(3)
+    teacher = ppo.init(SMALL.ppo, jax.random.fold_in(key, 0))
+    begun = student.init(SMALL.ppo, SMALL.steps_per_update, keys_of([3], student.STARTING))
+    trained, _ = ppo.train_chunk(SMALL.ppo, teacher, jax.random.fold_in(key, 1), SMALL.num_updates)
+    for theirs, ours in ((teacher, begun.ppo), (trained, silent.states.ppo)):
+        a, b = (np.ravel(one.networks.policy.network.weights[0]) for one in (theirs, ours))
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.5
 
 
 def test_a_student_without_answers_to_remember_computes_no_hinge(monkeypatch):

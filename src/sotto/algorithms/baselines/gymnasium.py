@@ -8,6 +8,7 @@ several seeds are several objects.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import jax
 from jaxtyping import PRNGKeyArray
@@ -44,13 +45,16 @@ class GymnasiumRun:
         network_key, key: keys of the networks, and of the training.
     """
 
+    purposes: ClassVar[tuple[int, int]] = (0, 1)
+    """Purposes of these two keys. Runs with one seed and other purposes share no random numbers."""
+
     def __init__(self, users: GymnasiumUsers, env: AnyEnvironment, seed: int) -> None:
         self._users = users
         self.env = env
         self.network_key, self.key = (
-            jax.random.fold_in(new_key(seed), purpose) for purpose in (0, 1)
+            jax.random.fold_in(new_key(seed), purpose) for purpose in self.purposes
         )
-        first = seed * users.num_users
+        first = (seed + self.purposes[0] * 2**31) * users.num_users  # seeds are below 2^31
         users.begin(range(first, first + users.num_users))
 
     def train_ppo(

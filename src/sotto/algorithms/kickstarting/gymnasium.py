@@ -23,6 +23,8 @@ from sotto.trees import at, single
 class GymnasiumStudent(GymnasiumRun):
     """Parallel Gymnasium environments of one student."""
 
+    purposes = (kickstarting.STARTING, kickstarting.TRAINING)
+
     def student(self, config: KickstartConfig) -> KickstartState:
         """Returns a student that has asked nothing, with an axis of one run, for `StudentTraining`.
 
@@ -53,7 +55,9 @@ class GymnasiumStudent(GymnasiumRun):
 def initial_states(config: KickstartConfig, seeds: Sequence[int]) -> KickstartState:
     """Returns students that have asked nothing, leaves of shape [runs, ...]."""
     env = environment(config.env_id)
-    runs = jax.vmap(lambda key: ppo.begin(config.ppo, env, key, ()))(keys_of(seeds, 0))
+    runs = jax.vmap(lambda key: ppo.begin(config.ppo, env, key, ()))(
+        keys_of(seeds, kickstarting.STARTING)
+    )
     rows = config.queries_per_update * config.remember_updates
     return kickstarting.listening(runs, rows, *kickstarting.sizes(config.env_id))
 

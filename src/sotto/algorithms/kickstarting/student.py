@@ -26,6 +26,10 @@ from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 
+STARTING, TRAINING = 2, 3
+"""Purposes of a student's random keys. PPO's are 0 and 1: with the same keys, a student of its
+teacher's seed would begin with the teacher's weights and meet the people who trained it."""
+
 _ASK = 2  # folded into the key of an update, which PPO splits into two
 
 

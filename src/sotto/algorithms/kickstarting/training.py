@@ -40,7 +40,7 @@ Collect = Callable[
 def initial_states(config: KickstartConfig, seeds: Sequence[int]) -> KickstartState:
     """Returns students that have asked nothing, leaves of shape [runs, ...]."""
     rows = config.queries_per_update * config.remember_updates
-    states: KickstartState = student.init(config.ppo, rows, keys_of(seeds, 0))
+    states: KickstartState = student.init(config.ppo, rows, keys_of(seeds, student.STARTING))
     return states
 
 
@@ -72,7 +72,7 @@ class StudentTraining:
         self.config, self.done = config, done
         self.states = initial_states(config, seeds) if states is None else states
         self.chunk_updates = math.ceil(config.num_updates / _PROGRESS_POINTS)
-        self._keys = keys_of(seeds, 1)
+        self._keys = keys_of(seeds, student.TRAINING)
         self._teachers = teachers
         self._collect = collect
         self._silent = [False] * len(teachers)

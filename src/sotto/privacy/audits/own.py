@@ -28,8 +28,8 @@ _REPLACED = (
 )
 
 _SAME = (
-    "Everything: with the same seed, no output changed when a person was left out. This audit tells "
-    "nothing if train ignores `present`; otherwise put somebody first who changes the output."
+    "Everything: no output changed when a person was left out and the seed was the same. If train "
+    "ignores `present`, this audit tells nothing. Put somebody first who changes the output."
 )
 
 
