@@ -323,9 +323,15 @@ def of_answers(c):
     """Returns the claims about a teacher's answers, as `of_streams` does."""
     a, s, at = c["answers"], c["answers"]["statement"], c["delta"]
     rows, kind = [([(a["planned_epsilon"], at)], s["queries"])], s["distance"]["kind"]
+    m, teachers, students = s["mechanism"], s["distance"].get("teachers", 1), a["students"]
+    require(m["actions"] >= 2 and 0 <= m["floor"] * m["actions"] <= 1, "no row has this floor")
+    require(teachers >= 1 and at * teachers < 1, "delta is vacuous for so many teachers")
+    least = 1e-23 * max(1, s["queries"] / 1e6) if m["kind"] == "gaussian-policy" else 0
+    require(at >= least or c["budget"]["epsilon"] == math.inf, "delta is finer than the sampler")
+    require(len(students) <= 1 or not s.get("one_student"), "one student is several")
     unit = {"kind": TEACHERS.get(kind, kind), "adjacency": "replace-one"}
     require(c["unit"] == unit, "the unit is not that of the distance")
-    for one in ({**a, "epsilon": c["epsilon"], "queries": s["queries"]}, *a["students"]):
+    for one in ({**a, "epsilon": c["epsilon"], "queries": s["queries"]}, *students):
         ahead = c["schema_version"] == 2 and one["answered"] > 0  # version 1 stated the cost so far
         less = not ahead or one["epsilon"] >= one.get("spent_epsilon", 0) * (1 - COMPUTED)
         require(less, "answers cost more than the epsilon of all that may be given")

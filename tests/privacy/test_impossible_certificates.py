@@ -17,7 +17,8 @@ from stored_files import changed
 from test_lone_certificates import CHECKER, loaded
 
 from sotto.cli import main
-from sotto.privacy.answers.distances import PolicyDistance
+from sotto.privacy.answers.account import AnswerAccount
+from sotto.privacy.answers.distances import Distance, PolicyDistance, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates import possible
@@ -65,21 +66,7 @@ def true_certificate(kind: str, where: Path) -> str:
     if kind == "choice":
         return choice(where)
     if kind == "teacher":
-        statement = AnswerStatement(
-            name="t",
-            mechanism=GaussianPolicy(actions=3, noise_stddev=1.0),
-            distance=PolicyDistance(l2=0.1),
-            queries=100,
-            queries_per_student=60,
-            observation_size=2,
-            population="simulated",
-        )
-        budget = Budget(epsilon=50.0, delta=1e-5)
-        answers = AnswerLedger.create(where, statement=statement, budget=budget)
-        for name, allowed in (("bob", 40), ("eve", 10)):
-            answers.add_student(name, allowed)
-            answers.answer(name, 5, lambda levels: np.full((len(levels), 3), 1 / 3))
-        return derive(answers).text()
+        return derive(teacher(where)).text()
     rules, epsilon, adaptive = KINDS[kind]
     budget = Budget(epsilon=epsilon, delta=1e-5)
     ledger = Ledger.create(where, unit=EXPERT, budget=budget, adaptive=adaptive)
@@ -118,6 +105,28 @@ def function(where: Path) -> str:
     for _ in range(2):
         released.release(np.zeros((3, 2)))
     return derive(ledger).text()
+
+
+NEAR = PolicyDistance(l2=0.1)
+
+
+def teacher(where: Path, distance: Distance = NEAR, delta: float = 1e-5) -> AnswerLedger:
+    """A ledger of answers to two students."""
+    statement = AnswerStatement(
+        name="t",
+        mechanism=GaussianPolicy(actions=3, noise_stddev=1.0),
+        distance=distance,
+        queries=100,
+        queries_per_student=60,
+        observation_size=2,
+        population="simulated",
+    )
+    budget = Budget(epsilon=50.0, delta=delta)
+    ledger = AnswerLedger.create(where, statement=statement, budget=budget)
+    for name, allowed in (("bob", 40), ("eve", 10)):
+        ledger.add_student(name, allowed)
+        ledger.answer(name, 5, lambda levels: np.full((len(levels), 3), 1 / 3))
+    return ledger
 
 
 def choice(where: Path) -> str:
@@ -221,6 +230,14 @@ IMPOSSIBLE: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a shared budget of nothing": ("planned", shared_budget("-3", "1e-05")),
     "a shared budget that is no number": ("planned", shared_budget("nan", "1e-05")),
     "more answers than allowed": ("teacher", too_many_answers),
+    "two students of a teacher for one": (
+        "teacher",
+        lambda c: c["answers"]["statement"].update(one_student=True),
+    ),
+    "a floor above the rows": (
+        "teacher",
+        lambda c: c["answers"]["statement"]["mechanism"].update(floor=0.4),
+    ),
     "a budget below epsilon": ("once", lambda c: c["budget"].update(epsilon=0.01)),
     "fewer releases than none": ("once", lambda c: c["streams"][0].update(releases=-1)),
     "fewer people than none": ("once", people(-7, -7)),
@@ -257,6 +274,46 @@ def test_numbers_that_no_ledger_has_are_false(
     assert verify_file(path).status == "false"
     assert loaded(CHECKER).main(path) == 1
     assert capsys.readouterr().out.startswith("false: ")
+
+
+@pytest.mark.parametrize(
+    ("distance", "delta", "says"),
+    [
+        (TrainingShards(teachers=50), 0.03, "vacuous for 50 shards"),
+        (NEAR, 1e-30, "finer than the noise sampler"),
+    ],
+)
+def test_a_delta_that_a_ledger_refuses_is_false(
+    distance: Distance, delta: float, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "certificate.json"
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(AnswerAccount, "check_create", lambda self: None)
+        path.write_text(derive(teacher(tmp_path / "ledger", distance, delta)).text())
+    found = verify_file(path)
+    assert found.status == "false"
+    assert says in found.reasons[0]
+    assert loaded(CHECKER).main(path) == 1
+
+
+def test_a_student_has_a_name_that_ledgers_allow(tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    path.write_text(true_certificate("teacher", tmp_path / "ledger"))
+    changed(path, lambda c: c["answers"]["students"][0].update(name="a: 1 of 50\n\nProtected"))
+    found = verify_file(path)
+    assert found.status == "false"
+    assert "a student's name has 1 to 64 letters" in found.reasons[0]
+
+
+def test_a_student_who_was_added_again_with_fewer_queries_is_possible(tmp_path: Path) -> None:
+    ledger = teacher(tmp_path / "ledger")
+    ledger.revoke("bob")
+    ledger.add_student("bob", 2)
+    ledger.revoke("eve")
+    path = tmp_path / "certificate.json"
+    path.write_text(derive(ledger).text())
+    assert verify_file(path).status == "true"
+    assert loaded(CHECKER).main(path) == 0
 
 
 def sampled(c: Any) -> None:

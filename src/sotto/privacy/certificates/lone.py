@@ -26,9 +26,13 @@ from sotto.privacy.certificates.check import (
 )
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.certificates.described import contradictions
-from sotto.privacy.certificates.model import CertifiedAnswers, DescribedCertificate
+from sotto.privacy.certificates.model import (
+    CertifiedAnswers,
+    CertifiedStudent,
+    DescribedCertificate,
+)
 from sotto.privacy.claims import Reference, by_name, corrected, said, same_sentences
-from sotto.privacy.errors import HorizonExceeded, PrivacyError
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
@@ -278,18 +282,17 @@ class _ToldAnswers(AnswerLedger):
         self.run_id, self.created, self.versions = stored.run_id, stored.created, stored.versions
         self.statement, self.budget = answers.statement, stored.budget
         self._told_head = stored.head_hash
-        self._account = AnswerAccount(answers.statement, stored.budget)
-        for one in answers.students:
-            student = Student(one.name, one.queries, one.queries, one.answered, one.revoked)
-            self._account.students[one.name] = student
-            self._account.answered += one.answered
+        self._account = account = AnswerAccount(answers.statement, stored.budget)
+        try:
+            account.check_create()
+            for one in answers.students:
+                _repeat(account, one)
+        except ValueError as error:
+            raise PrivacyError(f"no ledger gives this certificate: {error}") from None
         most = answers.statement.queries_per_student
         for one, cost in zip(answers.students, self.spent().students, strict=True):
             if not same(one.epsilon, cost.epsilon, "epsilon"):  # their allowance was changed
-                changed = replace(self._account.students[one.name], planned=most)
-                self._account.students[one.name] = changed
-        if self._account.answered > answers.statement.queries:
-            raise HorizonExceeded("the teacher gave more answers than its statement plans")
+                account.students[one.name] = replace(account.students[one.name], planned=most)
 
     def spent(self) -> AnswersSpent:
         """Returns the cost of the account."""
@@ -298,3 +301,25 @@ class _ToldAnswers(AnswerLedger):
     def students(self) -> tuple[Student, ...]:
         """Returns the students in the certificate."""
         return tuple(self._account.students.values())
+
+
+def _repeat(account: AnswerAccount, one: CertifiedStudent) -> None:
+    """Makes the entries of one student, each after the checks of a ledger.
+
+    A student with more answers than queries was added again with fewer queries.
+
+    Raises:
+        PrivacyError, ValueError: a ledger refuses one of them.
+    """
+    most = max(one.queries, one.answered)
+    account.check_add(one.name, most)
+    account.apply_add(one.name, most)
+    if one.answered:
+        account.check_charge(one.name, one.answered)
+        account.apply_charge(one.name, one.answered)
+    if most > one.queries:
+        account.apply_revoke(one.name)
+        account.check_add(one.name, one.queries)
+        account.apply_add(one.name, one.queries)
+    if one.revoked:
+        account.apply_revoke(one.name)
