@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,6 +67,44 @@ def test_a_number_that_wraps_around_is_refused_before_any_charge(
     persons[..., 0] = np.arange(RELEASES)  # the same stream serves people
     run(stream, persons)
     assert ledger.persons == RELEASES
+
+
+def test_people_written_into_the_same_array_are_not_in_the_release_before(tmp_path: Path) -> None:
+    """JAX calls programs without waiting, and on a CPU they read an aligned array in its place."""
+
+    def slow(state: Any, unit: Any, key: Any) -> tuple[Any, Any]:
+        begun = jnp.full((60, 60), 0.01) + 0 * unit[0]
+        work = jax.lax.fori_loop(0, 40, lambda _, x: jnp.tanh(x @ x), begun)
+        return {"sum": unit + 0 * work.sum()}, ()
+
+    slots, size = 50, 200
+    release = Release(
+        name="sums",
+        local=slow,
+        server=lambda state, released: (state, released["sum"]),
+        unit=UNIT,
+        parts={"sum": Part(clip_norm=1.0, noise_multiplier=0.4)},
+        slots=slots,
+        divisor=1.0,
+        horizon=2,
+        population="real",
+    )
+    whole = np.zeros(slots * size * 4 + 64, np.uint8)
+    aligned = whole[-whole.ctypes.data % 64 :][: slots * size * 4]
+    units = aligned.view(np.float32).reshape(1, 1, slots, size)
+    ledger = Ledger.create(
+        tmp_path / "ledger.sqlite", unit=UNIT, budget=Budget(epsilon=200.0, delta=1e-5)
+    )
+    stream = release.open([ledger], jnp.zeros(1), units[0, 0], chunk=1)
+    found = []
+    for first in (0, slots):
+        persons = np.arange(first, first + slots)[None, None]
+        _, log, _ = stream.run(jnp.zeros(1), keys_of([0], 1), persons, units)
+        units[..., 0] = 1.0  # the next people
+        found.append(log)
+    sums = [float(np.asarray(one)[0, 0, 0]) for one in found]
+    assert abs(sums[0]) < 10  # noise alone
+    assert abs(sums[1] - slots) < 10
 
 
 FORGETS = {

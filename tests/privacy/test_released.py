@@ -19,6 +19,7 @@ from sotto.privacy.errors import (
     PrivacyError,
 )
 from sotto.privacy.ledger import databases
+from sotto.privacy.mechanisms.functions import scattered
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
@@ -235,6 +236,50 @@ def test_nothing_leaves_that_could_not_be_stored(tmp_path: Path, monkeypatch) ->
     assert len(function) == 1
     answer = function(np.array([0.25]))
     assert np.array_equal(ReleasedFunction.open(path)(np.array([0.25])), answer)
+
+
+def test_a_fork_does_not_answer_with_the_same_noise(monkeypatch) -> None:
+    function = released(None)
+    kept = function(np.array([0.5]))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(PrivacyError, match="another process released this function"):
+        function(np.array([0.25]))
+    assert np.array_equal(function(np.array([0.5])), kept)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_an_interrupted_answer_is_not_drawn_again(
+    stored: bool, tmp_path: Path, monkeypatch
+) -> None:
+    path = tmp_path / "f.values" if stored else None
+    function = released(path)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(function, "_remember", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        function(np.array([0.25]))
+    monkeypatch.undo()
+    with pytest.raises(PrivacyError, match="an answer was interrupted"):
+        function(np.array([0.25]))
+    if path is not None:
+        assert ReleasedFunction.open(path)(np.array([0.25])).shape == (1, 2)
+
+
+def test_points_without_room_are_refused_before_an_answer_is_drawn(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(scattered, "_LARGEST_SCATTER", 70)
+    path = tmp_path / "f.values"
+    function = released(path, dimensions=2, function=over_two, actions=1)
+    points = np.random.default_rng(0).random((70, 2))
+    function(points)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="71 scattered points are more than 70"):
+            function(np.array([[0.5, 0.25]]))
+    assert np.array_equal(ReleasedFunction.open(path)(points), function(points))
+    assert len(ReleasedFunction.open(path)) == 70
 
 
 def test_killed_at_any_moment_every_answer_that_left_is_kept(tmp_path: Path) -> None:

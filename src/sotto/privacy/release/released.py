@@ -13,6 +13,7 @@ Guarantee:
 """
 
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -161,6 +162,8 @@ class ReleasedFunction:
         self._grid = values_grid(sensitivity, kernel.sigma)
         self._rounding = 0.0
         self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._unfinished = False  # whether an answer may be on disk, and is not remembered
         self._row: dict[bytes, int] = {}
         self._answers: list[Float64[np.ndarray, " actions"]] = []
         self._nodes: ReleasedValues | None = None
@@ -252,7 +255,8 @@ class ReleasedFunction:
         released, also by this function.
 
         Raises:
-            PrivacyError: a new point, and the secret is not here; or the points are too many, or
+            PrivacyError: a new point, and the secret is not here, this process is a fork of the one
+            that released the function, or an answer was interrupted; or the points are too many, or
             too close together, for what pays for rounding.
             LedgerUnavailable: the answer could not be stored, and does not leave.
         """
@@ -295,14 +299,30 @@ class ReleasedFunction:
                 "the secret function is needed to answer at new points; open the release with it, "
                 "or ask where it has answered"
             )
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "another process released this function, and both would answer with one noise; ask at new "
+                "points in that process"
+            )
+        if self._unfinished:
+            raise PrivacyError(
+                "an answer was interrupted before it was remembered; open the function again from "
+                "its file, or release it anew"
+            )
         rounding = self._rounding + self._noise.rounding(self._as_asked(points))
         require_resolved(rounding, self.sensitivity, self.kernel.sigma)
         hidden = self._hidden(points)
         drawn = self._noise.sample(self._as_asked(points))
         answers = (to_grid(hidden, self._grid) + drawn.whole) * self._grid
-        if self._store is not None:
-            self._store.append(points, answers)
+        self._unfinished = True
+        try:
+            if self._store is not None:
+                self._store.append(points, answers)
+        except Exception:  # it did not leave, and the file refuses another one if it has this one
+            self._unfinished = False
+            raise
         self._remember(points, answers, hidden)
+        self._unfinished = False
 
     def _remember(
         self,

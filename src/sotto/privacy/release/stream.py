@@ -184,6 +184,9 @@ class Stream:
                 )
             ),
         )
+        # JAX calls programs without waiting, and on a CPU a program reads numpy's own memory. So a
+        # caller who wrote the next people into the same array would put them into this release.
+        jax.block_until_ready((states, self._worlds, log, diagnostics))
         states, log, diagnostics = self._devices.gathered((states, log, diagnostics))
         self.released += count
         if padding:  # cut off by numpy, for JAX would compile a program for every shape

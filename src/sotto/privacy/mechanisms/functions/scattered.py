@@ -71,8 +71,13 @@ class ScatteredPaths:
         return self._values[[self._row[one.tobytes()] for one in points]]
 
     def sample(self, points: Float[np.ndarray, "q d"]) -> Sample:
-        """Draws values at distinct new points jointly; `insert` keeps them."""
+        """Draws values at distinct new points jointly; `insert` keeps them.
+
+        Raises:
+            ValueError: there is no room for them. Nothing is drawn.
+        """
         points = self._checked(points)
+        self._reserve(len(self) + len(points))
         across, corner = self._extension(points)
         spread = np.diag(corner)[:, None]
         ratios = spread * self.kernel.sigma / self.grid
