@@ -301,8 +301,8 @@ class ReleasedFunction:
             )
         if os.getpid() != self._process:
             raise PrivacyError(
-                "another process released this function, and both would answer with one noise; ask at new "
-                "points in that process"
+                "another process released this function, and both would answer with the same "
+                "noise; ask at new points in that process"
             )
         if self._unfinished:
             raise PrivacyError(
