@@ -257,6 +257,14 @@ def test_one_transition_is_a_unit_of_its_own(tmp_path: Path) -> None:
     assert ledger.persons == 3
 
 
+def test_what_a_choice_was_checked_for_does_not_change() -> None:
+    bounds, weights = [0.0, 1.0], WEIGHTS.copy()
+    plan = replace(CHOICE, bounds=bounds, weights=weights)  # type: ignore[arg-type]
+    bounds[1], weights[:] = 100.0, 100.0
+    assert plan.bounds == (0.0, 1.0)
+    assert np.array_equal(plan.weights, WEIGHTS)
+
+
 def test_secrets_are_clipped_and_what_is_no_number_is_the_middle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,9 +80,10 @@ class ChoiceRelease:
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
-        # A copy, so that nobody changes the weights that the sensitivity was computed from.
+        # Copies, so that nobody changes what the sensitivity was computed from.
         object.__setattr__(self, "weights", np.array(self.weights, np.float64))
         self.weights.flags.writeable = False
+        object.__setattr__(self, "bounds", tuple(map(float, self.bounds)))
         if len(self.candidates) != len(self.weights) or not np.isfinite(self.weights).all():
             raise ValueError("every candidate needs one row of finite weights")
         if self.weights.shape[1] > MOST:
