@@ -257,6 +257,7 @@ def test_one_transition_is_a_unit_of_its_own(tmp_path: Path) -> None:
     assert ledger.persons == 3
 
 
+@pytest.mark.unchecked_types
 def test_what_a_choice_was_checked_for_does_not_change() -> None:
     bounds, weights = [0.0, 1.0], WEIGHTS.copy()
     plan = replace(CHOICE, bounds=bounds, weights=weights)  # type: ignore[arg-type]
