@@ -1,8 +1,12 @@
-"""The base class of what sotto writes as JSON and reads again: certificates, statements, settings.
+"""Base classes of what never changes.
 
-Such a model never changes, and it refuses what it does not know, so that a file of another version
-or a misspelt field is an error and never half understood.
+`FrozenModel` is that of what sotto writes as JSON and reads again: certificates, statements,
+settings. It refuses what it does not know, so that a file of another version or a misspelt field is
+an error and never half understood. `Declared` is that of the declarations of releases.
 """
+
+from dataclasses import dataclass, fields
+from typing import get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,3 +21,24 @@ class FrozenModel(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+@dataclass(frozen=True, eq=False)
+class Declared:
+    """A frozen dataclass that has tuples of its own.
+
+    A field that is declared as a tuple may be given as any iterable, which is read once. A list
+    that the caller changes afterwards, or a generator that the first reader uses up, would
+    otherwise make a declaration say something else the second time.
+
+    Raises:
+        ValueError: a tuple is given as text.
+    """
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if get_origin(one.type) is tuple:
+                given = getattr(self, one.name)
+                if isinstance(given, str):
+                    raise ValueError(f"{one.name} is a tuple; write ({given!r},)")
+                object.__setattr__(self, one.name, tuple(given))

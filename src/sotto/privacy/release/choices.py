@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from sotto.frozen import Declared
 from sotto.privacy.claims.rewards import NOISY_MAXIMUM, PRINTED, require_one_radius
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
@@ -46,7 +47,7 @@ from sotto.privacy.units import Adjacency, PopulationKind, Unit
 
 
 @dataclass(frozen=True, eq=False)
-class ChoiceRelease:
+class ChoiceRelease(Declared):
     """A planned choice of one candidate.
 
     Attributes:
@@ -80,10 +81,10 @@ class ChoiceRelease:
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
-        # Copies, so that nobody changes what the sensitivity was computed from.
+        super().__post_init__()
+        # A copy, so that nobody changes the weights that the sensitivity was computed from.
         object.__setattr__(self, "weights", np.array(self.weights, np.float64))
         self.weights.flags.writeable = False
-        object.__setattr__(self, "bounds", tuple(map(float, self.bounds)))
         if len(self.candidates) != len(self.weights) or not np.isfinite(self.weights).all():
             raise ValueError("every candidate needs one row of finite weights")
         if self.weights.shape[1] > MOST:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from sotto.frozen import Declared
 from sotto.privacy.mechanisms import correlated, gaussian
 from sotto.privacy.release import factored
 from sotto.privacy.release.draws import Batches, batches
@@ -30,7 +31,7 @@ INDEPENDENT = Correlation()
 
 
 @dataclass(frozen=True)
-class ReleaseDeclaration:
+class ReleaseDeclaration(Declared):
     """One kind of release: the contributions, their bounds, and the noise.
 
     Attributes:
@@ -82,6 +83,7 @@ class ReleaseDeclaration:
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("parts", "unprotected"):  # what is declared cannot change afterwards
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name) or {})))
         if self.slots < 1 or self.horizon < 1:

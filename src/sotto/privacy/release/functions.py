@@ -29,6 +29,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from sotto.frozen import Declared
 from sotto.privacy.bounds import at_most
 from sotto.privacy.claims.rewards import SENSITIVITY, require_one_radius
 from sotto.privacy.ledger.ledger import Ledger
@@ -62,7 +63,7 @@ _LARGEST_NOISE = 2.0**16  # in sensitivities
 
 
 @dataclass(frozen=True)
-class FunctionRelease:
+class FunctionRelease(Declared):
     """One kind of release of a function, or of its values.
 
     Attributes:
@@ -97,6 +98,7 @@ class FunctionRelease:
     gaps: tuple[Gap, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.noise_multiplier < math.inf:
             raise ValueError(
                 f"noise_multiplier must be a positive finite number, got {self.noise_multiplier}"

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int64, PyTree
 
+from sotto.frozen import Declared
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
@@ -76,7 +77,7 @@ class StablePrefixes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PrefixRelease:
+class PrefixRelease(Declared):
     """A planned release of stable prefixes.
 
     Attributes:
@@ -102,6 +103,7 @@ class PrefixRelease:
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.releases < 1 or self.horizon < 1 or self.actions < 2:
             raise ValueError(
                 "there must be at least one release, a horizon of 1 and two actions to choose from"

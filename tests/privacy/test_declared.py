@@ -1,0 +1,60 @@
+"""A declaration of a release says the same every time, whatever its caller does with lists."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import get_origin
+
+import numpy as np
+import pytest
+import small
+from test_noisy_max import CHOICE
+from test_prefixes import Consensus, planned
+from test_prefixes import small as mechanism
+
+from sotto.frozen import Declared
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
+from sotto.privacy.release.functions import FunctionRelease
+from sotto.privacy.units import TRANSITION
+
+pytestmark = pytest.mark.unchecked_types
+
+FUNCTION = FunctionRelease(
+    "values", TRANSITION, Sensitivity(1.0, None, "b", size=3), 5.0, "real", size=3, units=3
+)
+DECLARED = [small.release(), CHOICE, FUNCTION, planned(mechanism(Consensus()), 1)]
+TUPLES = [
+    (one, field.name)
+    for one in DECLARED
+    for field in fields(one)
+    if get_origin(field.type) is tuple
+]
+
+
+def test_every_declaration_has_sentences_of_its_own() -> None:
+    assert all(isinstance(one, Declared) for one in DECLARED)
+    assert len(TUPLES) == 15
+
+
+@pytest.mark.parametrize(("declared", "name"), TUPLES)
+def test_a_list_or_a_generator_is_read_once(declared: Declared, name: str) -> None:
+    given = getattr(declared, name)
+    for changing in (list(given), (one for one in given)):
+        again = replace(declared, **{name: changing})
+        if isinstance(changing, list):
+            changing.append("later")
+        assert [getattr(again, name) for _ in range(2)] == [given, given]
+    with pytest.raises(ValueError, match=f"{name} is a tuple; write \\('text',\\)"):
+        replace(declared, **{name: "text"})
+
+
+def test_a_gap_stands_in_the_certificate_of_every_ledger(tmp_path: Path) -> None:
+    release = replace(FUNCTION, gaps=(small.GAP for _ in range(1)))  # type: ignore[arg-type]
+    for number in (1, 2):
+        ledger = Ledger.create(
+            tmp_path / f"{number}", unit=TRANSITION, budget=Budget(epsilon=np.inf, delta=1e-6)
+        )
+        release.open(ledger).release(np.zeros(3))
+        assert derive(ledger).status == "paper-claim"
