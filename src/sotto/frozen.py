@@ -25,7 +25,7 @@ class FrozenModel(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """A frozen dataclass that has tuples of its own.
+    """A frozen dataclass that copies its tuples.
 
     A field that is declared as a tuple may be given as any iterable, which is read once. A list
     that the caller changes afterwards, or a generator that the first reader uses up, would
