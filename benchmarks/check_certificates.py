@@ -32,12 +32,14 @@ from sotto.privacy.answers.distances import (
     TrainingShards,
 )
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.rows import TeacherRows
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy
 from sotto.privacy.mechanisms.sparse_vector import named, rounded_rate
@@ -200,6 +202,24 @@ def training(draw: random.Random, where: Path) -> Ledger:
     return ledger
 
 
+class Uniform(TeacherRows):
+    """As many teachers as are stated, with the uniform row at each observation."""
+
+    def __init__(self, statement: AnswerStatement) -> None:
+        distance = statement.distance
+        self.teachers = distance.teachers if isinstance(distance, TrainingShards) else 1
+        self.actions = statement.mechanism.actions
+        self.observation_size = statement.observation_size
+
+    def each(self, observations: np.ndarray) -> np.ndarray:
+        """Returns the uniform row at each observation."""
+        return np.full((self.teachers, len(observations), self.actions), 1 / self.actions)
+
+    def moves_within(self, _distance: Distance) -> bool:
+        """Returns True, because the row never moves."""
+        return True
+
+
 def teacher(draw: random.Random, where: Path) -> AnswerLedger:
     """Returns the ledger of a teacher who may have answered."""
     queries = draw.choice([4, 30, 200])
@@ -228,10 +248,10 @@ def teacher(draw: random.Random, where: Path) -> AnswerLedger:
     )
     budget = Budget(epsilon=math.inf, delta=between(draw, 1e-8, 1e-3))
     ledger = AnswerLedger.create(where, statement=statement, budget=budget)
-    row = np.full((1, statement.mechanism.actions), 1 / statement.mechanism.actions)
+    asked = np.zeros((1, statement.observation_size))
     for name in ("ann", "ben")[: draw.randint(0, 2)]:
         ledger.add_student(name, draw.randint(1, queries))
-        ledger.answer(name, 1, lambda _: row)
+        ledger.answer(name, asked, Uniform(statement), GeneratorSource())
     return ledger
 
 

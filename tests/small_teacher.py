@@ -5,6 +5,7 @@ import numpy as np
 
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.rows import RowsOf
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.mechanisms.policies import Dirichlet
 
@@ -15,6 +16,11 @@ SECRET = np.array([0.123456789, 0.765432109, 0.111111102])
 
 def secret_rows(observations: np.ndarray) -> np.ndarray:
     return np.tile(SECRET, (len(observations), 1))
+
+
+def teacher(rows=secret_rows) -> RowsOf:
+    """A teacher with the rows of a function."""
+    return RowsOf(rows, ACTIONS, OBSERVATION_SIZE)
 
 
 def statement(queries: int = 1000, **changes) -> AnswerStatement:

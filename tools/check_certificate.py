@@ -325,6 +325,7 @@ def of_answers(c):
     rows, kind = [([(a["planned_epsilon"], at)], s["queries"])], s["distance"]["kind"]
     m, teachers, students = s["mechanism"], s["distance"].get("teachers", 1), a["students"]
     require(m["actions"] >= 2 and 0 <= m["floor"] * m["actions"] <= 1, "no row has this floor")
+    require(s["distance"].get("rounding", 5e-10) > 0, "no network has this rounding")
     require(teachers >= 1 and at * teachers < 1, "delta is vacuous for so many teachers")
     least = 1e-23 * max(1, s["queries"] / 1e6) if m["kind"] == "gaussian-policy" else 0
     require(at >= least or c["budget"]["epsilon"] == math.inf, "delta is finer than the sampler")

@@ -12,6 +12,7 @@ from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.gymnasium import GymnasiumStudent
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.algorithms.kickstarting.training import StudentTraining
+from sotto.privacy.answers.rows import RowsOf
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 from sotto.rl.envs.registry import make
 
@@ -78,7 +79,7 @@ def test_a_student_outside_jax_asks_and_follows():
 
     with users:
         run = GymnasiumStudent(users, env, seed=1)
-        teacher = ExactTeacher(rows, 2, 4)
+        teacher = ExactTeacher(RowsOf(rows, 2, 4))
         training = StudentTraining(config, [1], [teacher], run.student(config), collect=run.collect)
         progress = list(training)[-1]
     assert progress.updates == 8

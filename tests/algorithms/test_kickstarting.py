@@ -17,6 +17,7 @@ from sotto.algorithms.kickstarting.teachers import Answers, ExactTeacher, silent
 from sotto.algorithms.kickstarting.training import StudentTraining, radius
 from sotto.keys import keys_of
 from sotto.privacy.answers.distances import AnyTwoTeachers
+from sotto.privacy.answers.rows import RowsOf
 from sotto.privacy.answers.statement import AnswerStatement, Schedule
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.rl.envs.base import Discrete
@@ -40,7 +41,7 @@ def balance(observations):
     return np.stack([1 - right, right], axis=1)
 
 
-EXACT = ExactTeacher(balance, 2, 4)
+EXACT = ExactTeacher(RowsOf(balance, 2, 4))
 
 
 class Scripted:
@@ -305,7 +306,7 @@ def test_the_weight_is_annealed():
 
 def test_a_teacher_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="takes 6 numbers and has 3 actions"):
-        StudentTraining(SMALL, [0], [ExactTeacher(balance, 3, 6)])
+        StudentTraining(SMALL, [0], [ExactTeacher(RowsOf(balance, 3, 6))])
 
 
 def test_a_radius_that_is_not_there_is_refused_before_asking():

@@ -112,7 +112,7 @@ def test_box_actions_are_refused():
 
 def test_an_exact_teacher_gives_its_rows():
     ensemble = Ensemble(policies(1))
-    answers = ExactTeacher(ensemble, 3, 4).answer(OBSERVATIONS)
+    answers = ExactTeacher(ensemble).answer(OBSERVATIONS)
     np.testing.assert_array_equal(answers.policies, ensemble(OBSERVATIONS))
     assert answers.released
 
@@ -148,12 +148,8 @@ def test_fewer_or_more_teachers_than_promised_do_not_answer(answering, tmp_path)
     made = AnswerLedger.create(tmp_path / "l.sqlite", "r", statement=statement, budget=budget)
     made.add_student("student")
     LocalTeacher(Ensemble(policies(20)), made, "student")
-    if answering is None:  # a function of which nothing is known counts as one teacher
-
-        def rows(observations):
-            return np.full((len(observations), 3), 1 / 3)
-    else:
-        rows = Ensemble(policies(answering))
+    # A function of which nothing is known counts as one teacher.
+    rows = Ensemble(policies(answering)) if answering else small_teacher.teacher()
     with pytest.raises(ValueError, match=f"mean of 20 teachers, and here are {answering or 1};"):
         LocalTeacher(rows, made, "student")
     with pytest.raises(ValueError, match="mean of 20 teachers"):
@@ -180,7 +176,7 @@ def test_rows_are_not_computed_when_nothing_may_be_answered(tmp_path):
         asked.append(len(observations))
         return np.full((len(observations), 3), 1 / 3)
 
-    teacher = LocalTeacher(rows, ledger(tmp_path, queries=10), "student")
+    teacher = LocalTeacher(small_teacher.teacher(rows), ledger(tmp_path, queries=10), "student")
     assert not teacher.answer(OBSERVATIONS[:11]).released
     assert asked == []
 
@@ -192,7 +188,7 @@ def test_rows_in_float32_are_refused_and_cost_nothing(tmp_path):
         return np.full((len(observations), 3), 1 / 3, np.float32)
 
     with pytest.raises(ValueError, match="computed in float64, and these are in float32"):
-        LocalTeacher(rows, account, "student").answer(OBSERVATIONS[:2])
+        LocalTeacher(small_teacher.teacher(rows), account, "student").answer(OBSERVATIONS[:2])
     assert account.spent().answered == 0
 
 

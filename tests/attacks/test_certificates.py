@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asking import ask
 from pydantic_core import to_json
 from rich.console import Console
 
@@ -369,11 +370,11 @@ def test_a_service_that_answered_since_has_a_stale_certificate(tmp_path: Path) -
     budget = Budget(epsilon=10.0, delta=1e-5)
     ledger = AnswerLedger.create(tmp_path / "ledger", statement=statement, budget=budget)
     ledger.add_student("ann")
-    ledger.answer("ann", 3, lambda levels: np.full((len(levels), 3), 1 / 3))
+    ask(ledger, "ann", 3)
     path = tmp_path / "certificate.json"
     derive(ledger).write(path)
     assert verify(path, ledger).status == "verified"
-    ledger.answer("ann", 2, lambda levels: np.full((len(levels), 3), 1 / 3))
+    ask(ledger, "ann", 2)
     found = verify(path, ledger)
     assert (found.status, found.mismatches) == ("stale", ())
     assert found.current is not None

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 import small_teacher
 import sqlalchemy as sa
+from asking import Alike
 
 from sotto.errors import RunError
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.distances import ObservationDistance
-from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.ledger import Answered, AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.errors import IdempotencyConflict
 from sotto.privacy.ledger.entries import canonical
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving.directory import Service, ServiceSettings, create_service, open_service
 from sotto.serving.questions import Question
 
@@ -45,13 +47,14 @@ def question(state: int) -> Question:
     return Question(np.eye(STATES)[[state]], "key")
 
 
-def noisy(levels) -> np.ndarray:
-    return np.random.default_rng().dirichlet(np.ones(3), len(levels))
-
-
 def ask(ledger: AnswerLedger, key: DigestKey | None, state: int, name: str = "key"):
     digest = None if key is None else key.digest(ledger.run_id, question(state).contents)
-    return ledger.answer("ann", 1, noisy, idempotency_key=name, request_digest=digest)
+    return answered(ledger, state, idempotency_key=name, request_digest=digest)
+
+
+def answered(ledger: AnswerLedger, state: int, **request) -> Answered:
+    asked, teacher = question(state).observations, Alike(ledger.statement)
+    return ledger.answer("ann", asked, teacher, GeneratorSource(), **request)
 
 
 def everything(path: Path) -> str:
@@ -94,9 +97,8 @@ def old_answer(ledger: AnswerLedger, state: int) -> bytes:
         keyed = hashlib.sha256(question(state).contents).hexdigest()
 
     ledger.add_student("ann")
-    return ledger.answer(
-        "ann", 1, noisy, idempotency_key="key", request_digest=Plain()
-    ).policies.tobytes()
+    given = answered(ledger, state, idempotency_key="key", request_digest=Plain())
+    return given.policies.tobytes()
 
 
 def test_ledgers_of_earlier_versions_open_verify_and_replay(service):

@@ -18,9 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
-from small_teacher import statement
+from small_teacher import statement, teacher
 
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -98,8 +97,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Door]]:
                 budget=Budget(epsilon=8.0, delta=1e-5),
             )
             app = create_app(
-                lambda observations: np.full((len(observations), 3), 1 / 3),
-                *(ledger, DigestKey(bytes(32))),
+                *(teacher(), ledger, DigestKey(bytes(32))),
                 env_id="Fake-v0",
                 limits=Limits(**{"requests_per_second": 1e4} | limits),
             )

@@ -20,9 +20,11 @@ from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.observations import LARGEST, checked
+from sotto.privacy.answers.rows import RowsOf
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import LedgerFacts, said
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.dirichlet.simplex import as_policies
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 from sotto.serving.app import create_app
@@ -102,7 +104,7 @@ def test_beyond_the_bound_every_teacher_refuses_and_charges_nothing(tmp_path, en
     rows = np.zeros((3, SIZE))
     rows[1, 2] = entry
     local = LocalTeacher(ensemble, account, "student")
-    for ask in (local.answer, ExactTeacher(ensemble, ACTIONS, SIZE).answer, ensemble):
+    for ask in (local.answer, ExactTeacher(ensemble).answer, ensemble):
         with pytest.raises(ValueError, match="every entry a number between -1e\\+06 and 1e\\+06"):
             ask(rows)
     assert account.spent().answered == 0
@@ -201,8 +203,7 @@ def test_at_ten_million_million_the_old_charge_is_exceeded_by_half() -> None:
         one = 1e13 * along / np.linalg.norm(along)
         other = one + radius * across / np.linalg.norm(across)
         if np.linalg.norm(one - other) <= radius:
-            inputs = (np.array([one, other]) - ensemble._centre) * ensemble._scale
-            rows = ensemble._mean(inputs)  # behind the check
+            rows = as_policies(ensemble.each(np.array([one, other]))[0])  # behind the check
             worst = max(worst, float(np.linalg.norm(rows[0] - rows[1])))
     assert worst > 1.3 * (ensemble.lipschitz * radius + 1e-9)
     with pytest.raises(ValueError, match="between"):
@@ -226,7 +227,7 @@ def test_a_statement_of_another_network_or_without_its_rounding_is_refused(tmp_p
             LocalTeacher(ensemble, account, "student")
     account = ledger(tmp_path, statement)
     with pytest.raises(ValueError, match="not proved of this teacher's network"):
-        LocalTeacher(lambda x: np.full((len(x), ACTIONS), 1 / ACTIONS), account, "student")
+        LocalTeacher(RowsOf(lambda x: ensemble(x), ACTIONS, SIZE), account, "student")
 
 
 def _rounding_said(distance: ObservationDistance) -> list[str]:

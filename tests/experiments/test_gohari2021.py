@@ -135,9 +135,9 @@ def test_a_student_asks_its_own_teacher_and_is_charged(teachers, tmp_path):
             super().__init__(policies)
             self.index = index
 
-        def __call__(self, observations):
+        def each(self, observations):
             asked[self.index] += len(observations)
-            return super().__call__(observations)
+            return super().each(observations)
 
     counting = [Counting(i, jax.tree.map(lambda x, i=i: x[i : i + 1], teachers)) for i in range(2)]
     curve, _ = trained(vanishing(0.3), config, (0, 1), tmp_path, counting)

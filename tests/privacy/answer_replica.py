@@ -10,13 +10,11 @@ FIRST + STEP, ... until the budget is spent. It appends a line to OUT for every 
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from asking import ask
 from nursery import fork_for_each
 
 from sotto.privacy.answers.digests import DigestKey
@@ -31,17 +29,13 @@ def rows_of(number: int) -> int:
     return 1 + number % 3
 
 
-def noisy(levels: Sequence[int]) -> np.ndarray:
-    return np.random.default_rng().dirichlet(np.ones(3), len(levels))
-
-
 def serve(database: str, out: int, student: str, number: int, step: int) -> None:
     ledger = None
     while True:
         try:
             ledger = ledger or AnswerLedger.open(database)
-            answered = ledger.answer(
-                student, rows_of(number), noisy, idempotency_key=str(number), request_digest=DIGEST
+            answered = ask(
+                ledger, student, rows_of(number), idempotency_key=str(number), request_digest=DIGEST
             )
         except LedgerUnavailable:
             continue  # like a client, sends the same request with the same key again

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from answer_replica import DIGEST, noisy, rows_of
+from answer_replica import DIGEST, rows_of
+from asking import ask
 from nursery import Nursery, wait_for
 from postgres import cut_off
 from small import answers
@@ -83,8 +84,8 @@ def check_books(where: str, given: dict[tuple[str, int], set[str]]) -> None:
     assert ledger.spent().answered == rows(given) <= STATEMENT.queries
     assert derive(ledger).answers.answered == rows(given)
     for (student, number), (digest,) in list(given.items())[::97]:
-        again = ledger.answer(
-            student, rows_of(number), noisy, idempotency_key=str(number), request_digest=DIGEST
+        again = ask(
+            ledger, student, rows_of(number), idempotency_key=str(number), request_digest=DIGEST
         )
         assert hashlib.sha256(again.policies.tobytes()).hexdigest() == digest
     ledger.close()
@@ -159,15 +160,19 @@ def test_requests_repeated_and_out_of_order(where: str) -> None:
     random.Random(1).shuffle(numbers)
     seen = defaultdict(list)
 
-    def ask(job: tuple[int, int]) -> None:
+    def one(job: tuple[int, int]) -> None:
         position, number = job
-        answered = objects[position % 2].answer(
-            "ann", rows_of(number), noisy, idempotency_key=str(number), request_digest=DIGEST
+        answered = ask(
+            objects[position % 2],
+            "ann",
+            rows_of(number),
+            idempotency_key=str(number),
+            request_digest=DIGEST,
         )
         seen[number].append(answered)
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, enumerate(numbers)))
+        list(pool.map(one, enumerate(numbers)))
     assert all(sum(not one.replayed for one in answers) == 1 for answers in seen.values())
     given = {
         ("ann", number): {hashlib.sha256(one.policies.tobytes()).hexdigest() for one in answers}
@@ -179,17 +184,17 @@ def test_requests_repeated_and_out_of_order(where: str) -> None:
 
 def test_students_who_ask_for_the_last_rows_at_once(where: str) -> None:
     objects = [AnswerLedger.open(where) for _ in range(4)]
-    objects[0].answer("ann", 420, noisy)
-    objects[0].answer("bob", 171, noisy)
+    ask(objects[0], "ann", 420)
+    ask(objects[0], "bob", 171)
 
-    def ask(job: tuple[int, AnswerLedger]) -> int:
+    def last(job: tuple[int, AnswerLedger]) -> int:
         try:
-            return job[1].answer("bob", 3, noisy, idempotency_key=f"last {job[0]}").policies.size
+            return ask(job[1], "bob", 3, idempotency_key=f"last {job[0]}").policies.size
         except BudgetExceeded:
             return 0
 
     with ThreadPoolExecutor(8) as pool:
-        sizes = list(pool.map(ask, enumerate(objects * 3)))
+        sizes = list(pool.map(last, enumerate(objects * 3)))
     assert sorted(sizes) == [0] * 9 + [9] * 3
     assert objects[0].spent().answered == 600
     objects[1].verify()

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from asking import ask, fail
 from small import UNIT, answers
 
 from sotto.privacy.accounting.composition import compose, gaussian_epsilon
 from sotto.privacy.answers.digests import DigestKey, RequestDigest
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.statement import Schedule
+from sotto.privacy.answers.statement import AnswerStatement, Schedule
 from sotto.privacy.errors import (
     BudgetExceeded,
     IdempotencyConflict,
@@ -45,15 +46,6 @@ def digest(request: str) -> RequestDigest:
     return DigestKey(bytes(32)).digest("run-a", request.encode())
 
 
-def noisy(levels: Sequence[int]) -> np.ndarray:
-    """Draws rows that differ between any two calls."""
-    return np.random.default_rng().dirichlet(np.ones(3), len(levels))
-
-
-def fail(levels: Sequence[int]) -> np.ndarray:
-    raise AssertionError("this must not be computed")
-
-
 def execute(ledger: AnswerLedger, *commands: str) -> None:
     """Executes a statement as somebody with all rights on the database."""
     with ledger._engine.begin() as connection:
@@ -78,11 +70,10 @@ def everything(ledger: AnswerLedger) -> str:
 
 def test_an_answer_is_charged_and_returned(ledger: AnswerLedger, where: str) -> None:
     ledger.add_student("ann")
-    rows = noisy([0, 0])
-    answered = ledger.answer("ann", 2, lambda levels: rows)
-    assert answered.policies.tolist() == rows.tolist()
+    answered = ask(ledger, "ann", 2)
+    assert (answered.policies.shape, answered.policies.dtype) == ((2, 3), np.float64)
     assert (answered.levels.tolist(), answered.replayed, answered.remaining) == ([0, 0], False, 58)
-    ledger.answer("ann", 3, noisy, idempotency_key="k")
+    ask(ledger, "ann", 3, idempotency_key="k")
 
     again = AnswerLedger.open(where)
     (ann,) = again.students()
@@ -95,7 +86,7 @@ def test_an_answer_is_charged_and_returned(ledger: AnswerLedger, where: str) -> 
     ledger.close()
 
 
-def test_levels_follow_the_students_own_count(where: str) -> None:
+def test_levels_follow_the_students_own_count(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vanishing = answers(
         mechanism=Dirichlet(actions=3, concentration=5, floor=0.2),
         schedule=Schedule(kind="vanishing", coefficient=0.1, queries_per_rollout=3, rollouts=4),
@@ -105,15 +96,17 @@ def test_levels_follow_the_students_own_count(where: str) -> None:
     ledger.add_student("ann")
     ledger.add_student("bob")
     seen: list[list[int]] = []
+    randomize = AnswerStatement.randomize
 
-    def compute(levels: Sequence[int]) -> np.ndarray:
+    def noisy(self: AnswerStatement, rows: Any, levels: Sequence[int], noise: Any) -> np.ndarray:
         seen.append(list(levels))
-        return noisy(levels)
+        return randomize(self, rows, levels, noise)
 
+    monkeypatch.setattr(AnswerStatement, "randomize", noisy)
     for name, rows, key in (("ann", 4, "1"), ("bob", 2, "1"), ("ann", 5, "2"), ("bob", 2, "2")):
-        ledger.answer(name, rows, compute, idempotency_key=key)
+        ask(ledger, name, rows, idempotency_key=key)
     assert seen == [[0, 0, 0, 1], [0, 0], [1, 1, 2, 2, 2], [0, 1]]
-    again = ledger.answer("ann", 5, fail, idempotency_key="2")
+    again = ask(ledger, "ann", 5, fail, idempotency_key="2")
     assert again.levels.tolist() == [1, 1, 2, 2, 2]
     by_level = compose(vanishing.events({0: 6, 1: 4, 2: 3}))
     assert ledger.spent().spent_epsilon == pytest.approx(by_level.epsilon(1e-5))
@@ -125,7 +118,7 @@ def test_two_objects_see_each_others_answers(ledger: AnswerLedger, where: str) -
     token = ledger.add_student("ann")
     assert other.authenticate(token) == "ann"
     for rows, one in ((1, other), (2, ledger), (3, ledger), (4, other)):
-        one.answer("ann", rows, noisy)
+        ask(one, "ann", rows)
     assert ledger.remaining("ann") == other.remaining("ann") == 50
     assert ledger.spent().head_hash == other.spent().head_hash
     ledger.verify()
@@ -135,8 +128,7 @@ def test_two_objects_see_each_others_answers(ledger: AnswerLedger, where: str) -
 def test_the_database_holds_no_policy_and_no_token(ledger: AnswerLedger) -> None:
     token = ledger.add_student("ann")
     true = np.array([[0.123456789, 0.2, 0.676543211]])
-    generator = np.random.default_rng(0)
-    ledger.answer("ann", 1, lambda levels: answers().randomize(true, levels, generator))
+    ask(ledger, "ann", 1, lambda observations: true)
     held = everything(ledger)
     assert token not in held
     assert hashlib.sha256(token.encode()).hexdigest() in held
@@ -162,7 +154,7 @@ def test_a_charge_is_quick_however_long_the_history(where: str) -> None:
     times = []
     for number in range(300):
         start = time.process_time()
-        ledger.answer("ann", 64, noisy, idempotency_key=str(number))
+        ask(ledger, "ann", 64, idempotency_key=str(number))
         times.append(time.process_time() - start)
     assert np.median(times[-50:]) < 0.005
     assert np.median(times[-50:]) < 3 * np.median(times[:50])
@@ -182,7 +174,7 @@ def test_a_token_is_its_students_until_revoked(ledger: AnswerLedger, where: str)
     other_process.revoke("ann")
     assert ledger.authenticate(ann) is None
     for refused in (
-        lambda: ledger.answer("ann", 1, fail),
+        lambda: ask(ledger, "ann", 1, fail),
         lambda: ledger.remaining("ann"),
         lambda: ledger.revoke("ann"),
     ):
@@ -197,13 +189,13 @@ def test_a_token_is_its_students_until_revoked(ledger: AnswerLedger, where: str)
 
 def test_a_student_who_returns_goes_on_where_they_stopped(ledger: AnswerLedger) -> None:
     first = ledger.add_student("ann")
-    ledger.answer("ann", 20, noisy, idempotency_key="k")
+    ask(ledger, "ann", 20, idempotency_key="k")
     ledger.revoke("ann")
     second = ledger.add_student("ann", 50)
     assert ledger.authenticate(first) is None
     assert ledger.authenticate(second) == "ann"
     assert ledger.remaining("ann") == 30
-    assert ledger.answer("ann", 20, fail, idempotency_key="k").replayed
+    assert ask(ledger, "ann", 20, fail, idempotency_key="k").replayed
 
 
 def test_strangers_and_namesakes_are_refused(ledger: AnswerLedger) -> None:
@@ -211,7 +203,7 @@ def test_strangers_and_namesakes_are_refused(ledger: AnswerLedger) -> None:
     before = everything(ledger)
     with pytest.raises(StudentExists, match="'ann' already"):
         ledger.add_student("ann")
-    for refused in (lambda: ledger.answer("eve", 1, fail), lambda: ledger.revoke("eve")):
+    for refused in (lambda: ask(ledger, "eve", 1, fail), lambda: ledger.revoke("eve")):
         with pytest.raises(UnknownStudent, match="no student 'eve'"):
             refused()
     for name in ("", "-a", "a b", "a/b", "é", "a\n", "x" * 65, "<script>"):
@@ -237,32 +229,35 @@ def covered(budget: float) -> int:
 
 def test_no_student_gets_more_than_their_own(ledger: AnswerLedger) -> None:
     ledger.add_student("ann", 10)
-    ledger.answer("ann", 8, noisy)
+    ask(ledger, "ann", 8)
     before = everything(ledger)
     with pytest.raises(BudgetExceeded, match="'ann' has 2 of 10 queries left, and 3 rows were"):
-        ledger.answer("ann", 3, fail)
+        ask(ledger, "ann", 3, fail)
     assert everything(ledger) == before
-    assert ledger.answer("ann", 2, noisy).remaining == 0
+    assert ask(ledger, "ann", 2).remaining == 0
     with pytest.raises(BudgetExceeded, match="0 of 10"):
-        ledger.answer("ann", 1, fail)
+        ask(ledger, "ann", 1, fail)
 
 
 def test_all_students_together_get_no_more_than_stated(ledger: AnswerLedger) -> None:
     for name in ("ann", "bob"):
         ledger.add_student(name)
-    ledger.answer("ann", 60, noisy)
+    ask(ledger, "ann", 60)
     assert ledger.remaining("bob") == 40
     with pytest.raises(BudgetExceeded, match="40 of 100 queries left for all students together"):
-        ledger.answer("bob", 41, fail)
-    assert ledger.answer("bob", 40, noisy).remaining == 0
+        ask(ledger, "bob", 41, fail)
+    assert ask(ledger, "bob", 40).remaining == 0
     assert ledger.spent().answered == 100
 
 
-@pytest.mark.parametrize("rows", [0, -1])
-def test_nothing_is_asked_for_less_than_one_row(ledger: AnswerLedger, rows: int) -> None:
+def test_nothing_is_asked_for_less_than_one_row(ledger: AnswerLedger) -> None:
     ledger.add_student("ann")
-    with pytest.raises(ValueError, match="at least one row"):
-        ledger.answer("ann", rows, fail)
+    for refused in (
+        lambda: ask(ledger, "ann", 0, fail),
+        lambda: ledger._account.check_charge("ann", -1),
+    ):
+        with pytest.raises(ValueError, match="at least one row"):
+            refused()
     assert ledger.spent().answered == 0
 
 
@@ -297,7 +292,7 @@ def test_all_answers_are_charged_from_the_first_one_on(ledger: AnswerLedger) -> 
     for name, rows in (("ann", 10), ("bob", 20), ("ann", 5)):
         if rows > 5:
             ledger.add_student(name)
-        ledger.answer(name, rows, noisy)
+        ask(ledger, name, rows)
     spent = ledger.spent()
     assert spent.epsilon == pytest.approx(epsilon(100), rel=1e-5)
     assert spent.spent_epsilon == pytest.approx(epsilon(35), rel=1e-5)
@@ -312,34 +307,34 @@ def test_the_same_request_gets_the_same_answer_for_nothing(
     ledger: AnswerLedger, where: str
 ) -> None:
     ledger.add_student("ann")
-    first = ledger.answer("ann", 3, noisy, idempotency_key="k", request_digest=digest("d"))
+    first = ask(ledger, "ann", 3, idempotency_key="k", request_digest=digest("d"))
     for one in (ledger, AnswerLedger.open(where)):
-        again = one.answer("ann", 3, fail, idempotency_key="k", request_digest=digest("d"))
+        again = ask(one, "ann", 3, fail, idempotency_key="k", request_digest=digest("d"))
         assert again.replayed
         assert again.policies.tobytes() == first.policies.tobytes()
         assert again.levels.tolist() == first.levels.tolist()
         assert again.remaining == 57
-    ledger.answer("ann", 57, noisy)  # the kept answer stays when no query is left
-    assert ledger.answer("ann", 3, fail, idempotency_key="k", request_digest=digest("d")).replayed
+    ask(ledger, "ann", 57)  # the kept answer stays when no query is left
+    assert ask(ledger, "ann", 3, fail, idempotency_key="k", request_digest=digest("d")).replayed
 
 
 def test_a_key_is_for_one_request_of_one_student(ledger: AnswerLedger) -> None:
     for name in ("ann", "bob"):
         ledger.add_student(name)
-    ann = ledger.answer("ann", 1, noisy, idempotency_key="k", request_digest=digest("d"))
+    ann = ask(ledger, "ann", 5, idempotency_key="k", request_digest=digest("d"))
     with pytest.raises(IdempotencyConflict, match="used for another request"):
-        ledger.answer("ann", 1, fail, idempotency_key="k", request_digest=digest("e"))
-    bob = ledger.answer("bob", 1, noisy, idempotency_key="k", request_digest=digest("d"))
+        ask(ledger, "ann", 5, fail, idempotency_key="k", request_digest=digest("e"))
+    bob = ask(ledger, "bob", 5, idempotency_key="k", request_digest=digest("d"))
     assert not bob.replayed
     assert bob.policies.tolist() != ann.policies.tolist()
-    assert ledger.spent().answered == 2
+    assert ledger.spent().answered == 10
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\nb", "é"])
 def test_keys_are_short_and_printable(ledger: AnswerLedger, key: str) -> None:
     ledger.add_student("ann")
     with pytest.raises(ValueError, match="printable ASCII"):
-        ledger.answer("ann", 1, fail, idempotency_key=key, request_digest=digest("d"))
+        ask(ledger, "ann", 1, fail, idempotency_key=key, request_digest=digest("d"))
 
 
 @pytest.mark.parametrize("threads", [True, False])
@@ -352,7 +347,7 @@ def test_identical_requests_at_the_same_moment(
         with ThreadPoolExecutor(6) as pool:
             answers = list(
                 pool.map(
-                    lambda one, key=f"k{number}": one.answer("ann", 2, noisy, idempotency_key=key),
+                    lambda one, key=f"k{number}": ask(one, "ann", 2, idempotency_key=key),
                     objects,
                 )
             )
@@ -367,10 +362,10 @@ def test_identical_requests_at_the_same_moment(
 @pytest.mark.parametrize(
     ("compute", "error"),
     [
-        (lambda levels: 1 / 0, ZeroDivisionError),
-        (lambda levels: np.ones((1, 3)), ValueError),
-        (lambda levels: np.ones((2, 2)), ValueError),
-        (lambda levels: np.full((2, 3), np.nan), ValueError),
+        (lambda observations: 1 / 0, ZeroDivisionError),
+        (lambda observations: np.ones((1, 3)), ValueError),
+        (lambda observations: np.ones((2, 2)), ValueError),
+        (lambda observations: np.ones((2, 3), np.float32), ValueError),
     ],
 )
 def test_nothing_is_charged_for_what_cannot_be_computed(
@@ -379,9 +374,9 @@ def test_nothing_is_charged_for_what_cannot_be_computed(
     ledger.add_student("ann")
     before = everything(ledger)
     with pytest.raises(error):
-        ledger.answer("ann", 2, compute, idempotency_key="k")
+        ask(ledger, "ann", 2, compute, idempotency_key="k")
     assert everything(ledger) == before
-    assert not ledger.answer("ann", 2, noisy, idempotency_key="k").replayed
+    assert not ask(ledger, "ann", 2, idempotency_key="k").replayed
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -398,11 +393,11 @@ def test_a_commit_that_reports_failure_is_charged_once(
     with monkeypatch.context() as patch:
         patch.setattr(ledger._engine.dialect, "do_commit", commit)
         with pytest.raises(LedgerUnavailable, match=r"lights went out\); nothing was answered"):
-            ledger.answer("ann", 2, noisy, idempotency_key="k")
-    answered = ledger.answer("ann", 2, noisy, idempotency_key="k")
+            ask(ledger, "ann", 2, idempotency_key="k")
+    answered = ask(ledger, "ann", 2, idempotency_key="k")
     assert answered.replayed == recorded
     assert ledger.spent().answered == 2
-    ledger.answer("ann", 2, noisy)
+    ask(ledger, "ann", 2)
     AnswerLedger.open(where).verify()
 
 
@@ -414,15 +409,15 @@ def test_a_ledger_locked_by_another_is_not_waited_for(
     other = AnswerLedger.open(where)
     token = ledger.add_student("ann")
 
-    def during(levels: Sequence[int]) -> np.ndarray:
+    def during(observations: np.ndarray) -> np.ndarray:
         with pytest.raises(LedgerUnavailable, match="nothing was answered"):
-            other.answer("ann", 1, fail)
+            ask(other, "ann", 1, fail)
         assert other.authenticate(token) == "ann"
         assert other.remaining("ann") == 60
-        return noisy(levels)
+        return np.ones((1, 3))
 
-    ledger.answer("ann", 1, during)
-    assert other.answer("ann", 1, noisy).remaining == 58
+    ask(ledger, "ann", 1, during)
+    assert ask(other, "ann", 1).remaining == 58
 
 
 # --- the wrong ledger, and tampering -------------------------------------------------------------
@@ -457,7 +452,7 @@ def test_a_training_run_is_no_teacher_and_no_teacher_a_training_run(
 def test_changed_entries_are_found(ledger: AnswerLedger, where: str, change: str) -> None:
     ledger.add_student("ann")
     for key in "ab":
-        ledger.answer("ann", 2, noisy, idempotency_key=key)
+        ask(ledger, "ann", 2, idempotency_key=key)
     execute(ledger, change)
     with pytest.raises(LedgerCorrupt, match="is not what was written"):
         AnswerLedger.open(where)
@@ -472,7 +467,7 @@ def test_an_entry_that_breaks_the_rules_is_found(ledger: AnswerLedger, where: st
     charge = {"student": "ann", "first_query": 0, "rows": 61, "answer": "", "request": None}
     with ledger._engine.begin() as connection:
         insert(connection, Entry("run-a", 2, "charge", canonical(charge), head))
-    for refused in (lambda: AnswerLedger.open(where), lambda: ledger.answer("ann", 1, fail)):
+    for refused in (lambda: AnswerLedger.open(where), lambda: ask(ledger, "ann", 1, fail)):
         with pytest.raises(LedgerCorrupt, match=r"entry 2 .* breaks its rules .*60 of 60"):
             refused()
 
@@ -481,10 +476,10 @@ def test_entries_that_go_missing_stop_the_ledger(ledger: AnswerLedger, where: st
     """A database restored from an old backup lacks answers that were given."""
     ledger.add_student("ann")
     for _ in range(3):
-        ledger.answer("ann", 2, noisy)
+        ask(ledger, "ann", 2)
     ledger.spent()
     execute(ledger, "DELETE FROM entries WHERE sequence = 4")
-    for refused in (lambda: ledger.answer("ann", 1, fail), ledger.verify, ledger.spent):
+    for refused in (lambda: ask(ledger, "ann", 1, fail), ledger.verify, ledger.spent):
         with pytest.raises(LedgerCorrupt, match="last entries are gone"):
             refused()
 
@@ -503,8 +498,8 @@ def test_entries_that_go_missing_stop_the_ledger(ledger: AnswerLedger, where: st
 def test_changed_answers_are_found(ledger: AnswerLedger, where: str, change: str) -> None:
     ledger.add_student("ann")
     for key in "ab":
-        ledger.answer("ann", 2, noisy, idempotency_key=key)
-    ledger.answer("ann", 2, noisy)
+        ask(ledger, "ann", 2, idempotency_key=key)
+    ask(ledger, "ann", 2)
     ledger.verify()
     execute(ledger, change)
     with pytest.raises(LedgerCorrupt, match=r"the answer of entry . is not what was written"):
@@ -514,11 +509,11 @@ def test_changed_answers_are_found(ledger: AnswerLedger, where: str, change: str
 def test_a_changed_answer_is_not_given_again(ledger: AnswerLedger) -> None:
     ledger.add_student("ann")
     for key in "ab":
-        ledger.answer("ann", 2, noisy, idempotency_key=key)
+        ask(ledger, "ann", 2, idempotency_key=key)
     swap = "UPDATE answers SET rows = (SELECT rows FROM answers WHERE sequence = 3)"
     execute(ledger, f"{swap} WHERE sequence = 2")
     with pytest.raises(LedgerCorrupt, match="the answer of entry 2 is not what was written"):
-        ledger.answer("ann", 2, fail, idempotency_key="a")
+        ask(ledger, "ann", 2, fail, idempotency_key="a")
 
 
 def test_errors_say_nothing_secret(ledger: AnswerLedger, where: str) -> None:

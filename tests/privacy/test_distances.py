@@ -119,3 +119,8 @@ def test_training_data_are_claimed_only_where_they_are_protected(distance) -> No
 def test_distances_that_make_no_sense_are_refused(kind, fields) -> None:
     with pytest.raises(ValidationError):
         kind(**fields)
+
+
+def test_no_network_has_a_rounding_of_zero() -> None:
+    with pytest.raises(ValidationError, match="greater than 0"):
+        ObservationDistance(radius=0.1, lipschitz=0.4, rounding=0.0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asking import ask
 from dp_accounting import get_epsilon_gaussian
 from kinds_of_statements import stream as of_any_kind
 from stored_files import changed
@@ -125,7 +126,7 @@ def teacher(where: Path, distance: Distance = NEAR, delta: float = 1e-5) -> Answ
     ledger = AnswerLedger.create(where, statement=statement, budget=budget)
     for name, allowed in (("bob", 40), ("eve", 10)):
         ledger.add_student(name, allowed)
-        ledger.answer(name, 5, lambda levels: np.full((len(levels), 3), 1 / 3))
+        ask(ledger, name, 5)
     return ledger
 
 
@@ -237,6 +238,10 @@ IMPOSSIBLE: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a floor above the rows": (
         "teacher",
         lambda c: c["answers"]["statement"]["mechanism"].update(floor=0.4),
+    ),
+    "a rounding of zero": (
+        "teacher",
+        lambda c: c["answers"]["statement"]["distance"].update(rounding=0.0),
     ),
     "a budget below epsilon": ("once", lambda c: c["budget"].update(epsilon=0.01)),
     "fewer releases than none": ("once", lambda c: c["streams"][0].update(releases=-1)),

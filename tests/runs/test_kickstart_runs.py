@@ -214,7 +214,7 @@ def test_a_service_as_teacher(capsys, monkeypatch, shards: Path, tmp_path: Path)
 
     def connect(where: str) -> ExactTeacher:
         asked.append(where)
-        return ExactTeacher(teacher_policies(shards, protected=False).exact(), 2, 4)
+        return ExactTeacher(teacher_policies(shards, protected=False).exact())
 
     monkeypatch.setattr(Kickstart, "connect", lambda _self, url: connect(url))
     assert main(student(out, url, "--seeds", "2")) == 0

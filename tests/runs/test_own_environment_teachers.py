@@ -235,7 +235,7 @@ def test_a_student_of_a_service_follows_its_statement(
         promised(settings, opened)
     real = Promise(**(vars(settings) | {"population": "real"}))
     statement, _ = promised(real, opened)
-    served = ExactTeacher(opened.exact(), 2, 4)
+    served = ExactTeacher(opened.exact())
     served.statement = statement
     monkeypatch.setattr(Kickstart, "connect", lambda _self, _url: served)
     out = tmp_path / "x"

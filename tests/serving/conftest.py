@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from served import running
-from small_teacher import Service, secret_rows, statement
+from small_teacher import Service, secret_rows, statement, teacher
 
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -36,7 +36,7 @@ def serve(make_ledger, tmp_path: Path) -> Iterator[Callable[..., Service]]:
     def start(queries: int = 1000, rows=secret_rows, **options) -> Service:
         ledger = options.pop("ledger", None) or make_ledger(queries)
         key = DigestKey.create(tmp_path / "digests.key")
-        context = running(create_app(rows, ledger, key, env_id="Fake-v0", **options))
+        context = running(create_app(teacher(rows), ledger, key, env_id="Fake-v0", **options))
         service = Service(context.__enter__(), ledger)
         stacks.append((context, service))
         return service

@@ -6,7 +6,7 @@ It imports everything, and begins to serve when a line comes in: a restart then 
 import sys
 from pathlib import Path
 
-from small_teacher import secret_rows
+from small_teacher import teacher
 
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -20,7 +20,7 @@ def main() -> None:
     print("imported", flush=True)
     sys.stdin.readline()
     app = create_app(
-        secret_rows,
+        teacher(),
         AnswerLedger.open(where, "service"),
         DigestKey.create(digest_key),
         env_id="Fake-v0",

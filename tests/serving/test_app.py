@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import uvicorn
 from fastapi import FastAPI
-from small_teacher import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows
+from small_teacher import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows, teacher
 from uvicorn.lifespan.on import LifespanOn
 
 from sotto.privacy.answers.digests import DigestKey
@@ -449,7 +449,7 @@ def test_every_response_has_its_guards(serve):
 def test_noise_is_of_the_promised_kind(make_ledger):
     with pytest.raises(ValueError, match="operating-system entropy"):
         create_app(
-            *(secret_rows, make_ledger(), DigestKey(bytes(32))),
+            *(teacher(), make_ledger(), DigestKey(bytes(32))),
             env_id="Fake-v0",
             noise=GeneratorSource(seed=1),
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from asking import ask
 from commands import printed, refused, run_json
 from served import running
 
@@ -252,7 +253,7 @@ def test_students_by_name(runs, started, tmp_path, capsys):
     ledger = open_service(out).open_ledger()
     assert ledger.authenticate(token) == "ann"
     assert "already" in refused(capsys, "students", "issue", str(out), "ann")
-    ledger.answer("ann", 4, lambda levels: np.full((len(levels), 2), 0.5))
+    ask(ledger, "ann", 4)
     listed = run_json(capsys, "students", "list", str(out))
     assert (listed["students"][0]["name"], listed["students"][0]["answered"]) == ("ann", 4)
     assert listed["total"]["answered"] == 4
@@ -281,7 +282,7 @@ def test_certificate_of_a_service(runs, started, tmp_path, capsys):
     assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 0
     ledger = open_service(out).open_ledger()
     ledger.add_student("ann")
-    ledger.answer("ann", 100, lambda levels: np.full((len(levels), 2), 0.5))
+    ask(ledger, "ann", 100)
     capsys.readouterr()
     assert main(["certificate", str(out), "--verify"]) == 3  # it is older than these answers
     assert "stale: it agrees with an earlier entry" in capsys.readouterr().out
@@ -299,7 +300,7 @@ def test_a_ledger_that_is_older_than_the_certificate_is_refused(runs, started, t
     ledger = service.open_ledger()
     ledger.add_student("ann")
     backup = (out / "ledger.sqlite").read_bytes()
-    ledger.answer("ann", 100, lambda levels: np.full((len(levels), 2), 0.5))
+    ask(ledger, "ann", 100)
     service.write_certificate(ledger)
     ledger.close()
     (out / "ledger.sqlite").write_bytes(backup)

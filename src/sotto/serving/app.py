@@ -10,8 +10,8 @@
 Paths with v1 need `Authorization: Bearer TOKEN`. Refusals are described in `refusals`.
 
 Guarantee:
-    Every row that leaves the service comes from `AnswerStatement.randomize` with fresh noise, after
-    `AnswerLedger.answer` has charged for it on disk.
+    Every row that leaves the service comes from `AnswerLedger.answer`, which adds fresh noise and
+    has charged for it on disk.
 
 Charges wait for the disk and for each other. They are made in one separate thread in order of
 arrival, and the event loop stays free. `callers` identifies clients in another thread, so that a
@@ -20,20 +20,18 @@ client without a token delays nobody.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from typing import Any, TypeVar
 
-import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from jaxtyping import Float64
 from starlette.concurrency import run_in_threadpool
 
-from sotto.algorithms.kickstarting.teachers import RowsFunction, require_proved
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import Answered, AnswerLedger
+from sotto.privacy.answers.rows import TeacherRows, require_proved
 from sotto.privacy.errors import (
     BudgetExceeded,
     IdempotencyConflict,
@@ -62,7 +60,7 @@ _T = TypeVar("_T")
 
 
 def create_app(
-    rows: RowsFunction,
+    rows: TeacherRows,
     ledger: AnswerLedger,
     digest_key: DigestKey,
     *,
@@ -86,7 +84,8 @@ def create_app(
             certificate.
 
     Raises:
-        ValueError: the noise is not of the kind that the statement promises.
+        ValueError, TypeError: the noise is not of the stated kind, or the teacher's rows move
+            further than stated (`rows.require_proved`).
     """
     service = _Service(
         *(rows, ledger, digest_key, env_id),
@@ -110,7 +109,7 @@ class _Service:
 
     def __init__(
         self,
-        rows: RowsFunction,
+        rows: TeacherRows,
         ledger: AnswerLedger,
         digest_key: DigestKey,
         env_id: str,
@@ -217,15 +216,12 @@ class _Service:
         return self._ledger.remaining(student)
 
     def _answer(self, student: str, question: Question) -> Answered:
-        def compute(levels: Sequence[int]) -> Float64[np.ndarray, "rows actions"]:
-            policies = self._rows(question.observations)
-            return self._statement.randomize(policies, levels, self._noise.next())
-
         try:
             answered = self._ledger.answer(
                 student,
-                len(question.observations),
-                compute,
+                question.observations,
+                self._rows,
+                self._noise,
                 idempotency_key=question.idempotency_key,
                 request_digest=self._digest_key.digest(self._ledger.run_id, question.contents),
             )

@@ -227,7 +227,7 @@ class Kickstart(Algorithm[KickstartConfig]):
         teacher = self._teacher(config)
         if ledgers:
             return [teacher.answering(ledger, _STUDENT) for ledger in ledgers]
-        return [ExactTeacher(teacher.exact(), teacher.actions, teacher.observation_size)] * count
+        return [ExactTeacher(teacher.exact())] * count
 
     def connect(self, url: str) -> Teacher:
         """Returns the teacher at a URL, with the token from the environment."""

@@ -7,7 +7,7 @@ observations beyond a public bound.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import equinox as eqx
@@ -15,23 +15,19 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int
 
-from sotto.privacy.answers.distances import Distance, ObservationDistance, TrainingShards
+from sotto.privacy.answers.distances import Distance, ObservationDistance
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.observations import LARGEST, checked
+from sotto.privacy.answers.observations import LARGEST
+from sotto.privacy.answers.rows import TeacherRows, require_proved
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.errors import BudgetExceeded
-from sotto.privacy.mechanisms.dirichlet.simplex import as_policies
 from sotto.privacy.mechanisms.functions.lipschitz import certified_lipschitz
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.rl.distributions import Categorical
 from sotto.rl.networks import MLP, Policy
 
-RowsFunction = Callable[[Float[np.ndarray, "rows obs"]], Float64[np.ndarray, "rows actions"]]
-"""Function that returns the teacher's own row for each observation, without noise."""
-
 _UNIT = 2.0**-53  # relative error of an operation in float64
 _SAME = 1 + 1e-6  # ratio of two computations of a Lipschitz constant, which is rounded up by more
-_BLOCK = 256  # rows computed at once, because an ensemble's hidden layers are large
 
 
 class Answers(NamedTuple):
@@ -94,14 +90,14 @@ class ExactTeacher:
 
     statement = None
 
-    def __init__(self, rows: RowsFunction, actions: int, observation_size: int) -> None:
+    def __init__(self, rows: TeacherRows) -> None:
         self._rows = rows
-        self.actions = actions
-        self.observation_size = observation_size
+        self.actions = rows.actions
+        self.observation_size = rows.observation_size
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
         """Returns the rows themselves."""
-        rows = self._rows(checked(observations, self.observation_size))
+        rows = self._rows(observations)
         return Answers(rows, np.zeros(len(rows), int), True)
 
 
@@ -109,23 +105,23 @@ class LocalTeacher:
     """Teacher in this process, which charges its ledger before it answers.
 
     Guarantee:
-        Every row that is returned comes from `AnswerStatement.randomize` with fresh noise, after
-        `AnswerLedger.answer` has charged for it (docs/privacy.md, section 12).
+        Every row that is returned comes from `AnswerLedger.answer`, which adds noise and charges
+        (docs/privacy.md, section 12), or is uniform.
 
     Args:
-        rows: function that returns the teacher's own rows.
+        rows: the teacher's own rows.
         ledger: the statement, and the charges so far.
         student: name of the student in the ledger.
         noise: for tests only. A fixed seed must be stated in the ledger, and voids the certificate.
 
     Raises:
-        ValueError: the noise is not of the stated kind, or the teacher's rows move further than
-            stated.
+        ValueError, TypeError: the noise is not of the stated kind, or the teacher's rows move
+            further than stated (`rows.require_proved`).
     """
 
     def __init__(
         self,
-        rows: RowsFunction,
+        rows: TeacherRows,
         ledger: AnswerLedger,
         student: str,
         noise: GeneratorSource | None = None,
@@ -141,44 +137,11 @@ class LocalTeacher:
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
         """Returns private rows, or silence once budget, schedule or queries are spent."""
-        observations = checked(observations, self.observation_size)
-
-        def compute(levels: Sequence[int]) -> Float64[np.ndarray, "rows actions"]:
-            return self.statement.randomize(self._rows(observations), levels, self._noise.next())
-
         try:
-            answered = self._ledger.answer(self._student, len(observations), compute)
+            answered = self._ledger.answer(self._student, observations, self._rows, self._noise)
         except BudgetExceeded:
             return silent_answers(len(observations), self.actions)
         return Answers(answered.policies, np.asarray(answered.levels, int), True)
-
-
-def require_proved(rows: RowsFunction, noise: GeneratorSource, statement: AnswerStatement) -> None:
-    """Refuses rows that may move further than the statement says, and noise of another kind.
-
-    Raises:
-        ValueError: the noise is not of the stated kind; the distance is one of observations, and
-            is not proved for these rows; or it is that of one of several teachers, and the rows are
-            not their mean.
-    """
-    if noise.entropy != statement.entropy:
-        raise ValueError(
-            f"the statement promises noise from {statement.entropy} entropy, not {noise.entropy}"
-        )
-    distance = statement.distance
-    if isinstance(distance, TrainingShards):
-        answering = rows.teachers if isinstance(rows, Ensemble) else 1
-        if answering != distance.teachers:
-            raise ValueError(
-                f"answers are promised to be the mean of {distance.teachers} teachers, and here "
-                f"are {answering}; restore the teacher that the promise was made for"
-            )
-    known = isinstance(rows, Ensemble) and rows.moves_within(distance)
-    if isinstance(distance, ObservationDistance) and not known:
-        raise ValueError(
-            "the statement's Lipschitz constant and rounding are not proved of this teacher's "
-            "network; make a new statement for it"
-        )
 
 
 def silent_answers(rows: int, actions: int) -> Answers:
@@ -186,11 +149,8 @@ def silent_answers(rows: int, actions: int) -> Answers:
     return Answers(np.full((rows, actions), 1 / actions), np.zeros(rows, int), False)
 
 
-class Ensemble:
-    """Mean of the rows of several policies of one shape, in float64.
-
-    Each policy's row is made a probability vector before the mean is taken. So one policy moves the
-    mean by at most sqrt(2) / (number of policies), even if its network is not finite.
+class Ensemble(TeacherRows):
+    """Policies of one shape as teachers, computed in float64.
 
     Args:
         policies: policies over discrete actions, with a leading axis of policies, which may be 1.
@@ -204,36 +164,29 @@ class Ensemble:
             raise ValueError("a teacher must have a finite set of actions; choose another run")
         network = policies.network
         self._policies = policies
-        self._scale = np.asarray(policies.observation_scale, np.float64)
+        # Copies, so that whoever changes the policies leaves the constants below true.
+        self._scale = np.array(policies.observation_scale, np.float64)
         centre = policies.observation_centre
-        self._centre = np.zeros_like(self._scale) if centre is None else np.asarray(centre)
-        self._weights = [np.asarray(one, np.float64) for one in network.weights]
-        self._biases = [np.asarray(one, np.float64)[:, None, :] for one in network.biases]
+        self._centre = np.zeros_like(self._scale) if centre is None else np.array(centre)
+        self._weights = [np.array(one, np.float64) for one in network.weights]
+        self._biases = [np.array(one, np.float64)[:, None, :] for one in network.biases]
         self.teachers: int = self._weights[0].shape[0]
         self.observation_size: int = self._weights[0].shape[1]
         self.actions: int = self._weights[-1].shape[-1]
 
-    def __call__(
-        self, observations: Float[np.ndarray, "rows obs"]
-    ) -> Float64[np.ndarray, "rows actions"]:
-        """Returns the mean row at each observation, which must be within `observations.LARGEST`."""
-        observations = checked(observations, self.observation_size)
-        inputs = (observations - self._centre) * self._scale
-        blocks = [inputs[i : i + _BLOCK] for i in range(0, len(inputs), _BLOCK)]
-        return np.concatenate([self._mean(block) for block in blocks])
+    def each(
+        self, observations: Float64[np.ndarray, "rows obs"]
+    ) -> Float64[np.ndarray, "teachers rows actions"]:
+        """Returns each policy's row, times a factor, at each observation."""
+        values = ((observations - self._centre) * self._scale)[None]
+        for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
+            values = np.tanh(values @ weight + bias)
+        logits = values @ self._weights[-1] + self._biases[-1]
+        rows: Float64[np.ndarray, "teachers rows actions"]
+        rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return rows
 
-    def _mean(self, inputs: Float64[np.ndarray, "rows obs"]) -> Float64[np.ndarray, "rows actions"]:
-        with np.errstate(all="ignore"):  # a warning would tell that a teacher is not finite
-            values = inputs[None]
-            for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
-                values = np.tanh(values @ weight + bias)
-            logits = values @ self._weights[-1] + self._biases[-1]
-            rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        valid = as_policies(rows.reshape(-1, self.actions))
-        mean: Float64[np.ndarray, "rows actions"] = valid.reshape(rows.shape).mean(axis=0)
-        return mean
-
-    @property
+    @cached_property
     def lipschitz(self) -> float:
         """Certified L2 Lipschitz constant of the mean row: the mean of the policies' constants."""
         constants = [
@@ -249,14 +202,20 @@ class Ensemble:
         It comes from a forward error analysis of this network in float64, for observations within
         `observations.LARGEST` (docs/privacy.md, section 12). It has two decimal digits, rounded up.
         """
-        return float(f"{1.06 * self._rounding():.1e}")
+        return float(f"{1.06 * self._rounding:.1e}")
 
     def moves_within(self, distance: Distance) -> bool:
-        """Returns whether rows of neighbouring observations are as near as stated."""
+        """Returns whether rows of neighbouring observations are as near as stated.
+
+        A subclass may have other rows, of which nothing is proved.
+        """
         return not isinstance(distance, ObservationDistance) or (
-            self.lipschitz <= distance.lipschitz * _SAME and self._rounding() <= distance.off
+            type(self) is Ensemble
+            and self.lipschitz <= distance.lipschitz * _SAME
+            and self._rounding <= distance.off
         )
 
+    @cached_property
     def _rounding(self) -> float:
         largest = (LARGEST + np.abs(self._centre)) * np.abs(self._scale)
         size, off = largest[None, None], 4 * _UNIT * largest[None, None]

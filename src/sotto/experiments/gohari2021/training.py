@@ -203,7 +203,7 @@ def _teachers(
     people from whom it learned.
     """
     if config.teacher_mechanism == "exact":
-        return [], [ExactTeacher(one, one.actions, one.observation_size) for one in ensembles]
+        return [], [ExactTeacher(one) for one in ensembles]
     ledgers: list[AnswerLedger] = []
     different = {id(rows): rows for rows in ensembles}
     simulated = replace(config, population="simulated")

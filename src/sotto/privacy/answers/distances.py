@@ -64,7 +64,7 @@ class ObservationDistance(_Distance):
     radius: float = Field(gt=0, allow_inf_nan=False)
     lipschitz: float = Field(ge=0, allow_inf_nan=False)
     rounding: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, exclude_if=lambda value: value is None
+        default=None, gt=0, allow_inf_nan=False, exclude_if=lambda value: value is None
     )
 
     @property

@@ -12,7 +12,6 @@ without the key.
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from jaxtyping import Float, Float64, Int
 from sotto.privacy.answers import storage
 from sotto.privacy.answers.account import AnswerAccount, AnswersSpent, Student
 from sotto.privacy.answers.digests import KEYED, RequestDigest
+from sotto.privacy.answers.observations import checked
+from sotto.privacy.answers.rows import TeacherRows, require_proved
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.errors import IdempotencyConflict, LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger import entries
@@ -31,15 +32,13 @@ from sotto.privacy.ledger.chain import Chain
 from sotto.privacy.ledger.databases import database, ledger_errors, reading
 from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, json_values, now, versions
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noise import GeneratorSource
 
 _FORMAT = "answers-1"
 _UNANSWERED = (
     "nothing was answered, and trying again is safe; with the same idempotency key it is never "
     "charged twice"
 )
-
-Compute = Callable[[Sequence[int]], Float[np.ndarray, "rows actions"]]
-"""Function that returns a noisy row for each given level; see `AnswerStatement.randomize`."""
 
 
 @dataclass(frozen=True)
@@ -207,25 +206,33 @@ class AnswerLedger(Chain):
     def answer(
         self,
         student: str,
-        rows: int,
-        compute: Compute,
+        observations: Float[np.ndarray, "rows obs"],
+        teacher: TeacherRows,
+        noise: GeneratorSource,
         *,
         idempotency_key: str | None = None,
         request_digest: RequestDigest | None = None,
     ) -> Answered:
         """Charges an answer and returns it, after charge and answer are on disk.
 
+        Guarantee:
+            Every row comes from `AnswerStatement.randomize` with fresh noise, and is about the mean
+            of the teachers' policies (`rows.TeacherRows`, docs/privacy.md, section 12).
+
         Args:
             student: name of the student, as `authenticate` returns it.
-            rows: number of rows they ask for; all of them are answered or none.
-            compute: returns the noisy rows for their levels. It is called at most once, while the
-                database is locked. If it raises, nothing is charged.
+            observations: what they ask about; all rows are answered or none.
+            teacher: the teachers of the statement. Their rows are computed at most once, while the
+                database is locked. If that raises an error, nothing is charged.
+            noise: source of noise of the stated kind.
             idempotency_key: the student's name for this request. A request with the same key gets
                 the first answer again. Without a key, only the charge is stored.
             request_digest: digest of the request; a key belongs to one digest. With None, all
                 requests under the key count as one.
 
         Raises:
+            ValueError, TypeError: as `rows.require_proved`, or an observation is not within
+                `observations.LARGEST`. Nothing is charged.
             BudgetExceeded: the student, or all of them together, have too few queries left.
                 Nothing is charged.
             UnknownStudent: the student does not exist or was revoked.
@@ -234,6 +241,9 @@ class AnswerLedger(Chain):
             LedgerUnavailable: the database cannot be used. Nothing may be answered. The same
                 request with the same key is charged once, however often it is tried.
         """
+        require_proved(teacher, noise, self.statement)
+        observations = checked(observations, self.statement.observation_size)
+        rows = len(observations)
         request = None
         if idempotency_key is not None:
             digest = "" if request_digest is None else request_digest.keyed
@@ -247,7 +257,7 @@ class AnswerLedger(Chain):
                     remaining = account.remaining(student)
                     return self._again(connection, found, request_digest, remaining)
             levels = account.check_charge(student, rows)
-            policies = self._checked(compute(levels), rows)
+            policies = self.statement.randomize(teacher(observations), levels, noise.next())
             answer = storage.as_bytes(policies)
             charge = {
                 "student": student,
@@ -300,18 +310,6 @@ class AnswerLedger(Chain):
         levels = [self.statement.level(query) for query in range(first, first + count)]
         policies = found.policies(self.statement.mechanism.actions)
         return Answered(policies, np.array(levels), True, remaining)
-
-    def _checked(
-        self, policies: Float[np.ndarray, "rows actions"], rows: int
-    ) -> Float64[np.ndarray, "rows actions"]:
-        policies = np.asarray(policies, np.float64)
-        shape = (rows, self.statement.mechanism.actions)
-        if policies.shape != shape or not np.isfinite(policies).all():
-            raise ValueError(
-                f"an answer is a finite array of shape {shape}, and one of shape {policies.shape} "
-                "was computed; nothing was charged"
-            )
-        return policies
 
     # --- accounting ------------------------------------------------------------------------------
 

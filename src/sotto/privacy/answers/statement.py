@@ -141,18 +141,13 @@ class AnswerStatement(FrozenModel):
         """Returns private answers from the teacher's own rows, each at its level.
 
         Args:
-            policies: the teacher's rows; they never leave this function.
+            policies: the teachers' mean rows (`rows.TeacherRows`); they never leave this function.
             levels: level of each row, as the ledger gives it.
             generator: fresh, from `noise.GeneratorSource`.
 
         Raises:
-            ValueError: the rows are not in float64, as certificates say, or not one for each level.
+            ValueError: there is not one row for each level.
         """
-        if policies.dtype != np.float64:
-            raise ValueError(
-                f"certificates say that the teacher's rows are computed in float64, and these are "
-                f"in {policies.dtype}; compute them in float64"
-            )
         chosen = np.asarray(levels)
         if len(chosen) != len(policies):
             raise ValueError(f"{len(policies)} rows need as many levels, got {len(chosen)}")

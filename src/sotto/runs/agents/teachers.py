@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
-from sotto.algorithms.kickstarting.teachers import Ensemble, RowsFunction
+from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.units import PopulationKind
@@ -15,7 +15,7 @@ from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experime
 from sotto.runs.registry import algorithm_named, config_from_json
 
 
-def rows_to_serve(teacher: TeacherRun) -> RowsFunction:
+def rows_to_serve(teacher: TeacherRun) -> Ensemble:
     """Returns the teacher's exact rows, for a service that adds noise and charges the ledger."""
     return teacher._ensemble
 
