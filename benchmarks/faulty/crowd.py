@@ -15,7 +15,7 @@ import numpy as np
 from faulty.network import BadNetwork
 from sotto.people.campaign import Campaign
 from sotto.people.plan import CampaignPlan
-from sotto.people.units import packed, read_trajectory, read_update
+from sotto.people.units import packed, read_trajectory, read_update, written_update
 
 _AT_ONCE = 6
 _AGAIN = (400, 408, 429, 503)  # the bad network cuts requests, and the service may be down
@@ -192,7 +192,7 @@ class Crowd:
         rng = np.random.default_rng(seed_of(place, variant))
         plan = self._plan
         if plan.gives == "update":
-            return {"update": code(plan, rng).tolist()}
+            return {"update": written_update(code(plan, rng))}
         steps = plan.config.steps_per_user
         return {
             "observations": rng.normal(size=(steps + 1, plan.env.observation_size)).tolist(),

@@ -20,6 +20,7 @@ from sotto.people import start
 from sotto.people.campaign import Terms
 from sotto.people.client import CampaignRefused, Person
 from sotto.people.plan import CampaignPlan
+from sotto.people.units import written_update
 from sotto.people.updater import Updater
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive, verify
@@ -291,7 +292,7 @@ def test_a_device_may_give_updates(tmp_path):
         for number in range(SLOTS):
             with live.person(number) as one:
                 place = one.take_place()["place"]
-                update = [1e5] * size  # far beyond the clip norm
+                update = written_update(np.full(size, 1e5))  # far beyond the clip norm
                 one._ask("POST", "v1/contributions", {"place": place, "update": update})
         assert live.updater.step()
         said = json.dumps(live.get(0, "/v1/certificate").json())

@@ -17,7 +17,14 @@ from sotto.people.desk import _actions
 from sotto.people.errors import BadContribution
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.spaces import Spaces
-from sotto.people.units import empty_trajectory, packed, read_trajectory, read_update, unpacked
+from sotto.people.units import (
+    empty_trajectory,
+    packed,
+    read_trajectory,
+    read_update,
+    unpacked,
+    written_update,
+)
 from sotto.rl.networks import Policy
 
 SPACES = Spaces(observations=2, actions=3)
@@ -117,15 +124,28 @@ def test_every_contribution_has_one_size():
 def test_an_update_has_the_form_of_the_policy():
     leaves = jax.tree.leaves(policy())
     numbers = list(range(sum(leaf.size for leaf in leaves)))
-    found = jax.tree.leaves(read_update({"place": "p", "update": numbers}, policy()))
+
+    def read(*numbers, **more):
+        given = {"place": "p", "update": written_update(np.array(numbers))}
+        return jax.tree.leaves(read_update(given | more, policy()))
+
+    found = read(*numbers)
     assert [one.shape for one in found] == [one.shape for one in leaves]
     assert np.concatenate([one.ravel() for one in found]).tolist() == numbers
-    with pytest.raises(BadContribution, match="update must be numbers of shape"):
-        read_update({"place": "p", "update": numbers[1:]}, policy())
-    with pytest.raises(BadContribution, match="between -1e6 and 1e6"):
-        read_update({"place": "p", "update": [*numbers[1:], math.inf]}, policy())
+    for wrong in (written_update(np.array(numbers[1:])), "A" * 8 + "!", numbers, None, 7):
+        with pytest.raises(BadContribution, match="must be the base64 text of"):
+            read(*numbers, update=wrong)
+    for beyond in (math.inf, math.nan, -2e6):
+        with pytest.raises(BadContribution, match="between -1e6 and 1e6"):
+            read(*numbers[1:], beyond)
     with pytest.raises(BadContribution, match="no other field"):
-        read_update({"place": "p", "update": numbers, "noise": 0}, policy())
+        read(*numbers, noise=0)
+
+
+def test_the_size_of_an_update_tells_nothing():
+    """Decimal numbers are shorter where gradients are zero, as where a person's fact is 0."""
+    sizes = {len(written_update(np.array(one))) for one in ([0.0, 0.0], [-1.2345e-30, 1 / 3])}
+    assert len(sizes) == 1
 
 
 # --- policies ------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class Person:
             given["actions"] = actions
         if device is not None:
             update = device.update(state, given, int(self._rng.integers(2**31)))
-            given = {"place": place["place"], "update": update.astype(float).tolist()}
+            given = {"place": place["place"], "update": update}
         self._given = given
         return self.give_again()
 

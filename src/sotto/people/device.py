@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.keys import new_key
 from sotto.people.spaces import Spaces
-from sotto.people.units import read_trajectory, unpacked
+from sotto.people.units import read_trajectory, unpacked, written_update
 from sotto.privacy.mechanisms.gaussian import bound_contribution
 from sotto.runs.registry import config_from_json
 
@@ -53,10 +52,8 @@ class Device:
         # `gaussian.materialised`).
         self._computed, self._clipped = jax.jit(computed), jax.jit(clipped)
 
-    def update(
-        self, state: bytes, given: Mapping[str, Any], seed: int
-    ) -> Float[np.ndarray, " parameters"]:
-        """Returns the clipped update of one trajectory, all parameters in one vector.
+    def update(self, state: bytes, given: Mapping[str, Any], seed: int) -> str:
+        """Returns the clipped update of one trajectory, as `written_update` writes it.
 
         Args:
             state: public state of the version that the trajectory followed, from `GET /v1/state`.
@@ -68,7 +65,5 @@ class Device:
         """
         trajectory = read_trajectory(given, self._env, self._steps)
         public = jax.tree.map(jnp.asarray, unpacked(state, self._first))
-        found: np.ndarray = np.asarray(
-            self._clipped(self._computed(public, trajectory, new_key(seed)))
-        )
-        return found
+        clipped = self._clipped(self._computed(public, trajectory, new_key(seed)))
+        return written_update(np.asarray(clipped))

@@ -52,7 +52,7 @@ def description(name: str) -> dict[str, Any]:
                         "actions": {"type": "array"},
                         "rewards": _NUMBERS,
                         "terminated": {"type": "boolean"},
-                        "update": _NUMBERS,
+                        "update": {"type": "string", "contentEncoding": "base64"},
                     },
                 )
             },

@@ -1,15 +1,17 @@
 """One person's contribution for a place: a trajectory, or an update that the device computed.
 
 Everything from a device is checked here. A contribution is stored with the same number of bytes
-whatever it says, so that its size tells nothing.
+whatever it says, so that its size tells nothing. An update is sent so, too.
 """
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from sotto.people.errors import BadContribution
 from sotto.rl.envs.base import AnyEnvironment, Discrete
@@ -67,11 +69,21 @@ def read_trajectory(given: Mapping[str, Any], env: AnyEnvironment, steps: int) -
     return Trajectory(*leaves)
 
 
+def written_update(numbers: Float[np.ndarray, " parameters"]) -> str:
+    """Returns an update as text for a request, of one length whatever the numbers are.
+
+    It is the base64 of the numbers as float32, little-endian. Decimal numbers would be shorter
+    where a gradient is zero, and so show in the size of a request.
+    """
+    return base64.b64encode(np.asarray(numbers, "<f4").tobytes()).decode("ascii")
+
+
 def read_update(given: Mapping[str, Any], policy: Policy) -> Policy:
     """Returns the update of a request, in the form of the policy.
 
     Args:
-        given: JSON object with `update`, all parameters in the order of `jax.tree.leaves`.
+        given: JSON object with `update`, from `written_update`: all parameters in the order of
+            `jax.tree.leaves`.
         policy: a policy of the right shapes.
 
     Raises:
@@ -80,7 +92,14 @@ def read_update(given: Mapping[str, Any], policy: Policy) -> Policy:
     if set(given) - {"place", "update"}:
         raise BadContribution("an update has no other field than place and update")
     leaves, structure = jax.tree.flatten(eqx.filter(policy, eqx.is_array))
-    numbers = _numbers(given, "update", (sum(leaf.size for leaf in leaves),)).astype(np.float32)
+    size = sum(leaf.size for leaf in leaves)
+    try:
+        data = base64.b64decode(given.get("update", ""), validate=True)
+    except (TypeError, ValueError):
+        data = b""
+    if len(data) != 4 * size:
+        raise BadContribution(f"update must be the base64 text of {size} numbers in float32")
+    numbers = _in_range("update", np.frombuffer(data, "<f4")).astype(np.float32)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
     parts = np.split(numbers, ends)
     shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
@@ -124,7 +143,10 @@ def _numbers(given: Mapping[str, Any], name: str, shape: tuple[int | None, ...])
     )
     if not fits or found.dtype.kind not in "iuf":
         raise BadContribution(f"{name} must be numbers of shape {wanted}")
-    found = found.astype(np.float64)
+    return _in_range(name, found.astype(np.float64))
+
+
+def _in_range(name: str, found: np.ndarray) -> np.ndarray:
     if not (np.abs(found) <= LARGEST).all():  # false for NaN, too
         raise BadContribution(f"numbers of {name} must be between -1e6 and 1e6")
     return found
