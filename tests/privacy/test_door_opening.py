@@ -73,14 +73,17 @@ def test_a_sampler_costs_no_more_than_delta_one(make_ledgers: MakeLedgers) -> No
 
 @pytest.mark.parametrize("microbatch", [None, 1, 2])
 @pytest.mark.parametrize("participation", [Once(), SAMPLED], ids=["once", "sampled"])
-def test_sums_of_factored_parts_are_stated_for_the_largest_batch(
+def test_sums_of_factored_parts_are_stated_for_what_a_person_may_change(
     make_ledgers: MakeLedgers, participation: Any, microbatch: int | None
 ) -> None:
     made = release(local=layer, participation=participation, microbatch=microbatch)
     said = made.open(make_ledgers(), states(), UNITS).statement
-    # A fair coin for each of 4 people: batches of 2 + 1 and of 2, or all are as large as stated.
-    batch = microbatch or (SLOTS if participation == Once() else 3)
-    expected = factored.sum_rounding(batch, {"u": D * D}, grids(made, True), {"u": 1.0})
+    # One batch has the person. Where a fair coin draws each of 4 people, it moves others to other
+    # batches: of 3 and 1, or as large as stated.
+    changed = [microbatch or SLOTS]
+    if participation == SAMPLED:
+        changed = {None: [3, 1], 1: [1] * 4, 2: [2] * 2}[microbatch]
+    expected = factored.sum_rounding(changed, {"u": D * D}, grids(made, True), {"u": 1.0})
     assert 0 < said.sum_rounding == expected
     assert said.dimensions == {"u": D * D}
 

@@ -76,6 +76,16 @@ def test_everybody_whose_coin_falls_is_drawn_once_in_that_release_alone(rate: fl
         assert (row[expected.size :] == -1).all()
 
 
+@pytest.mark.parametrize(("population", "rate"), [(10, 0.5), (3000, 0.1), (100_000, 1e-4)])
+@pytest.mark.parametrize("miss", [0.3, 1e-3, 2.0**-100])
+def test_more_are_drawn_than_said_with_at_most_the_said_probability(
+    population: int, rate: float, miss: float
+) -> None:
+    most = draws.most_drawn(Poisson(sampling_rate=rate, population=population), miss)
+    assert rate * population < most <= population
+    assert stats.binom.sf(most, population, rate) <= miss
+
+
 @pytest.mark.parametrize(("population", "rate"), [(1437, 0.178), (3000, 0.08), (200_000, 0.001)])
 def test_the_first_batch_holds_three_draws_in_four_and_the_likely_ones_nearly_all(
     population: int, rate: float

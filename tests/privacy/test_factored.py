@@ -219,7 +219,9 @@ def hostile_batch(people: int, rows: int, columns: int, seed: int) -> dict[str, 
 def test_neighbouring_sums_are_no_further_apart_than_the_bound(people: int) -> None:
     clip, rows, columns = 1.0, 40, 30
     grid = gaussian.grid_size(clip, 3000, 1.0)
-    bound = factored.sum_rounding(people, {"u": rows * columns + columns}, {"u": grid}, {"u": clip})
+    bound = factored.sum_rounding(
+        [people], {"u": rows * columns + columns}, {"u": grid}, {"u": clip}
+    )
     for seed in range(3):
         part = bounded({"u": hostile_batch(people, rows, columns, seed)}, {"u": clip})["u"]
         everybody = total(part, clip, grid, np.ones(people, bool))
@@ -243,17 +245,17 @@ def test_the_bound_covers_adding_one_by_one_in_the_worst_order() -> None:
         error = abs(float(found) - float(terms.astype(np.float64).sum()))
         assert error > 0
         # Entries of people whose norms are these: the bound is for norms of at most 1.
-        bound = factored.sum_rounding(people, {"u": 1}, {"u": 2.0**-40}, {"u": 1.0})
+        bound = factored.sum_rounding([people], {"u": 1}, {"u": 2.0**-40}, {"u": 1.0})
         assert error <= bound / 2
 
 
 def test_the_bound_grows_with_the_batch_and_too_large_a_batch_is_refused() -> None:
     arguments = ({"u": 70_000}, {"u": 2.0**-18}, {"u": 1.0})
-    bounds = [factored.sum_rounding(b, *arguments) for b in (32, 128, 256)]
+    bounds = [factored.sum_rounding([b], *arguments) for b in (32, 128, 256)]
     assert bounds == sorted(bounds)
     assert bounds[-1] == pytest.approx(2 * 256**2 / 2**24 + math.sqrt(70_000) / 2**18, rel=2e-3)
     with pytest.raises(ValueError, match="use a microbatch of at most 457"):
-        factored.sum_rounding(700, *arguments)
+        factored.sum_rounding([700], *arguments)
 
 
 # --- through the door ----------------------------------------------------------------------------
@@ -320,6 +322,50 @@ def test_the_same_under_poisson_sampling(
     _, expected = run(release(slots=30, local=own_matrix, **sampling), make_ledgers(), units)
     for name in ("weights", "bias"):
         np.testing.assert_allclose(log["u"][name], expected["u"][name], atol=2e-5)
+
+
+@pytest.mark.parametrize("microbatch", [None, 2])
+def test_sums_differ_by_no_more_than_the_bound_where_a_draw_moves_others(
+    make_ledgers: MakeLedgers, microbatch: int | None
+) -> None:
+    """Person 0 is drawn, is drawn and contributes zero, or is not drawn, so that others move up."""
+    slots, side = 40, 60
+    made = release(
+        1.0,
+        slots=slots,
+        local=lambda state, unit, key: ({"u": Factored(*unit)}, {}),
+        participation=Poisson(sampling_rate=0.5, population=slots),
+        microbatch=microbatch,
+    )
+    nobody = (np.zeros((slots, side), np.float32),) * 2
+    stream = made.open(make_ledgers(), jnp.zeros((1, 1)), nobody, chunk=1)
+    grid, rounding = stream._grids["u"], stream.statement.sum_rounding
+    left, right = (one.copy() for one in nobody)
+    # Two such people make 0.6 spacings together, which one batch rounds up and two round down.
+    for person in range(1, slots):
+        if (person - 1) % 4 in (0, 1):
+            left[person] = right[person] = np.sqrt(0.3 * grid)
+    left[0], right[0] = -1 / np.sqrt(side), 1 / np.sqrt(side)
+    without = left.copy()
+    without[0] = 0
+
+    def total(left: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        places = np.full(stream._batches.capacity(len(drawn)), -1, np.int32)
+        places[: len(drawn)] = drawn
+        units = (jnp.asarray(left), jnp.asarray(right))
+        state, key = jnp.zeros(1), jax.random.key(0)
+        found = stream._sum_sampled(state, key, jnp.asarray(places), units)["u"]
+        return np.asarray(found, np.float64) * grid
+
+    everybody = np.arange(slots)
+    drawn, zero = total(left, everybody), total(without, everybody)
+    absent = total(left, everybody[1:])
+    assert np.linalg.norm(drawn - zero) <= 1 + rounding
+    assert np.linalg.norm(drawn - absent) <= 1 + rounding
+    assert np.linalg.norm(zero - absent) <= rounding
+    if microbatch is not None:  # the bound of one batch would not cover this
+        of_one = factored.sum_rounding([microbatch], {"u": side**2}, {"u": grid}, {"u": 1.0})
+        assert np.linalg.norm(zero - absent) > of_one
 
 
 def test_noise_is_larger_by_what_rounding_adds_and_the_statement_says_so(

@@ -93,7 +93,7 @@ def test_the_bound_on_rounded_sums_is_that_of_its_proof(batch: int) -> None:
     product = 2 * batch * (batch * unit / (1 - batch * unit))
     grid = math.sqrt(9 * (2.0**-13 / 0.5) ** 2 + 16 * (2.0**-12 / 2.0) ** 2)
     found = factored.sum_rounding(
-        batch, {"a": 9, "b": 16}, {"a": 2.0**-13, "b": 2.0**-12}, {"a": 0.5, "b": 2.0}
+        [batch], {"a": 9, "b": 16}, {"a": 2.0**-13, "b": 2.0**-12}, {"a": 0.5, "b": 2.0}
     )
     assert found == pytest.approx(1.001 * (float(product) + grid), rel=1e-12)
 
@@ -101,7 +101,7 @@ def test_the_bound_on_rounded_sums_is_that_of_its_proof(batch: int) -> None:
 @pytest.mark.parametrize("batch", [2**23, 2**24, 2**24 + 1, 2**30])
 def test_a_batch_beyond_all_bounds_is_refused_in_words(batch: int) -> None:
     with pytest.raises(ValueError, match="use a microbatch of at most 457"):
-        factored.sum_rounding(batch, {"u": 1}, {"u": 1e-9}, {"u": 1.0})
+        factored.sum_rounding([batch], {"u": 1}, {"u": 1e-9}, {"u": 1.0})
 
 
 @pytest.mark.parametrize(("left", "right"), [((2, 3), (3,)), ((2,), (3, 4)), ((), (3,))])

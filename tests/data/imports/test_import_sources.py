@@ -227,6 +227,20 @@ def test_a_line_with_a_wrong_number_of_cells_is_left_out(tmp_path):
     assert units(read(str(path), tmp_path)) == expected(ROWS, declared())
 
 
+@pytest.mark.parametrize("before", [0, 2_000_000, 4_000_000])
+def test_a_cell_of_four_megabytes_stops_nobody_wherever_it_stands(before, tmp_path):
+    """Arrow makes two bytes of each one above 127 before it cuts the file into blocks."""
+    path = tmp_path / "log.csv"
+    texts = [
+        "x" * before,
+        *["x"] * (len(ROWS) - 2),
+        "\N{LATIN SMALL LETTER E WITH ACUTE}" * 1_950_000,
+    ]
+    rows = [[*NAMES, "note"], *([*row, text] for row, text in zip(ROWS, texts, strict=True))]
+    path.write_text("\n".join(",".join(row) for row in rows) + "\n")
+    assert units(read(str(path), tmp_path)) == expected(ROWS, declared())
+
+
 @pytest.mark.parametrize("column", ["who", "e"])
 @pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(5, 1), pa.binary(), pa.bool_()])
 def test_ids_are_texts_or_whole_numbers(column, kind, tmp_path):

@@ -184,8 +184,9 @@ def noise_multiplier(config: DPSGDExpertsConfig, size: int, others: Sequence[Eve
     )
 
 
-_MICROBATCH = 320
-"""Most experts of one float32 sum. Larger sums need more noise (`factored.sum_rounding`)."""
+_MICROBATCH = 160
+"""Most experts of one float32 sum. Larger sums need more noise, and so do more sums
+(`factored.sum_rounding`)."""
 
 
 def gradient_release(

@@ -24,7 +24,9 @@ Kind = Literal["csv", "parquet", "huggingface", "database"]
 
 BATCH = 2**16
 """Number of rows that are read at once."""
-_BLOCK = 2**22  # bytes of a CSV file that are read at once; a row must fit
+_BLOCK = 2**23 + 2**16
+"""Bytes of a CSV file that are read at once. A row must fit in, in which Arrow makes two bytes of
+each one above 127; so one with a cell of 4 MB does."""
 _LARGEST_STATE = 2**24
 _STATE = "state.json"
 

@@ -76,6 +76,21 @@ class Batches:
         """Returns the least number of slots, in whole batches, that hold this many people."""
         return self.first + self.rest * max(0, -(-(drawn - self.first) // self.rest))
 
+    def sizes(self, drawn: int) -> list[int]:
+        """Returns the sizes of the batches that hold this many people."""
+        return [self.first] + [self.rest] * ((self.capacity(drawn) - self.first) // self.rest)
+
+
+def most_drawn(participation: Poisson, miss: float) -> int:
+    """Returns how many people are drawn at most, but with probability `miss`.
+
+    Bernstein's inequality: more than t people above the mean m are drawn with probability at most
+    exp(-t^2 / (2 m + 2 t / 3)).
+    """
+    mean, nats = participation.population * participation.sampling_rate, -math.log(miss)
+    above = nats / 3 + math.sqrt(nats * nats / 9 + 2 * nats * mean)
+    return min(participation.population, math.ceil(mean + above))
+
 
 def batches(participation: Poisson, microbatch: int | None, devices: int) -> Batches:
     """Returns the batches for a sampling rate; the first one holds three draws in four.

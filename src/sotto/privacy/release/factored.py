@@ -15,6 +15,7 @@ Guarantee:
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -78,32 +79,39 @@ def released_shapes(parts: PyTree[Any]) -> PyTree[jax.ShapeDtypeStruct]:
 
 
 def sum_rounding(
-    batch: int, dimensions: dict[str, int], grids: dict[str, float], clip_norms: dict[str, float]
+    batches: Sequence[int],
+    dimensions: dict[str, int],
+    grids: dict[str, float],
+    clip_norms: dict[str, float],
 ) -> float:
     """Returns the relative growth of the sensitivity by rounding in float32 sums.
 
     Let u = 2^-24. An entry of the product over b people differs from the exact one by at most
     b u / (1 - b u) times the sum of the absolute values of its terms. This holds in any order, with
     or without fused operations (Higham 2002, section 3.1). The error of the matrix is at most the
-    same factor times b, the sum of the b people's norms. A person is in one batch; the others are
-    the same in both worlds. Rounding to the grid moves each entry by half a spacing in each world.
-    The factor 1.001 covers underflow and products of these small numbers.
+    same factor times b, the sum of the b people's norms. Rounding to the grid moves each entry by
+    half a spacing in each world. A person is in one batch, and the others are the same in both
+    worlds. Where people are drawn, all batches may differ: whether a person is drawn moves those
+    behind to other places. The factor 1.001 covers underflow and products of these small numbers.
 
     Args:
-        batch: most people in one matrix product.
+        batches: most people in each matrix product whose value a person may change.
         dimensions: how many numbers each part releases.
         grids, clip_norms: spacing of the grid and clip norm of each part.
 
     Raises:
         ValueError: the bound is above 5 per cent.
     """
-    product = 2 * batch * batch * _ROUNDOFF / (1 - min(0.5, batch * _ROUNDOFF))
-    grid = math.sqrt(sum(d * (grids[n] / clip_norms[n]) ** 2 for n, d in dimensions.items()))
+    product = sum(2 * b * b * _ROUNDOFF / (1 - min(0.5, b * _ROUNDOFF)) for b in batches)
+    grid = len(batches) * math.sqrt(
+        sum(d * (grids[n] / clip_norms[n]) ** 2 for n, d in dimensions.items())
+    )
     bound = 1.001 * (product + grid)
     if bound > LARGEST_ROUNDING:
         fitting = math.isqrt(int(LARGEST_ROUNDING / 4 / _ROUNDOFF))
         raise ValueError(
-            f"rounding in float32 sums over {batch} people needs {100 * bound:.0f}% more noise; "
+            f"rounding in float32 sums over {sum(batches)} people needs {100 * bound:.0f}% more "
+            "noise; "
             f"use a microbatch of at most {fitting} people (and fewer slots if that is not enough)"
         )
     return bound

@@ -43,7 +43,8 @@ from sotto.privacy.release.declaration import (
     people_at_once,
     sampling_of,
 )
-from sotto.privacy.release.draws import Pool, UnitData
+from sotto.privacy.release.devices import Devices
+from sotto.privacy.release.draws import Pool, UnitData, most_drawn
 from sotto.privacy.release.purity import require_pure, signature
 from sotto.privacy.release.stream import Stream, Traced
 from sotto.privacy.statements import (
@@ -52,6 +53,9 @@ from sotto.privacy.statements import (
     StreamStatement,
 )
 from sotto.trees import at
+
+_MISSED = 2.0**-100
+"""Probability with which a release draws more people than the noise for rounding is made for."""
 
 
 @dataclass(frozen=True)
@@ -239,17 +243,23 @@ class Release(ReleaseDeclaration):
                 f"rounding needs {100 * surplus:.0f}% more noise, which is over 5%; use fewer "
                 "releases, fewer slots, or independent noise"
             )
-        sampler_delta = min(1.0, releases * one_shift)
+        missed = self.horizon * _MISSED if traced.has_factored and releases > 1 else 0.0
+        sampler_delta = min(1.0, releases * one_shift + missed)
         return unbounded.model_copy(update=grown | {"sampler_delta": sampler_delta})
 
     def _sum_rounding(self, traced: Traced, dimensions: dict[str, int]) -> float:
         """Returns the relative growth of the sensitivity by float32 sums; integers are exact."""
         if not traced.has_factored:
             return 0.0
-        sampled = people_at_once(self)
-        batch = batch_size(self) or self.slots if sampled is None else sampled.largest
+        batches = [batch_size(self) or self.slots]
+        if (sampling := sampling_of(self)) is not None:
+            devices = Devices.chosen().count
+            together = people_at_once(self, devices)
+            assert together is not None
+            sizes = together.sizes(most_drawn(sampling, _MISSED))
+            batches = [size // devices for size in sizes for _ in range(devices)]
         clip_norms = {name: part.clip_norm for name, part in self.parts.items()}
-        return factored.sum_rounding(batch, dimensions, grids(self, True), clip_norms)
+        return factored.sum_rounding(batches, dimensions, grids(self, True), clip_norms)
 
     def _noise_rounding(
         self, traced: Traced, dimensions: dict[str, int], noise_multiplier: float
