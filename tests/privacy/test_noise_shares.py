@@ -13,15 +13,22 @@ import pytest
 import small
 from jaxtyping import Array
 from scipy import stats
+from stored_files import changed
 
 from sotto.privacy.certificates.check import check
 from sotto.privacy.certificates.derive import derive
-from sotto.privacy.errors import BudgetExceeded, LedgerMismatch, ParticipationViolation
+from sotto.privacy.certificates.lone import verify_file
+from sotto.privacy.errors import (
+    BudgetExceeded,
+    LedgerMismatch,
+    ParticipationViolation,
+    TooFewDevices,
+)
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.discrete_gaussian import SMOOTHING
 from sotto.privacy.release.factored import Factored
-from sotto.privacy.release.noise_shares import Promise, SharedRelease, SharedStream, TooFewDevices
+from sotto.privacy.release.noise_shares import Promise, SharedRelease, SharedStream
 from sotto.privacy.release.purity import ImpureFunction
 from sotto.privacy.statements import Correlation, Gap, Part, Returning, StreamStatement
 
@@ -261,9 +268,37 @@ def test_a_budget_beyond_the_proof_is_refused(make_ledgers: MakeLedgers) -> None
         opened(make_ledgers, shared(), epsilon=101.0)
 
 
+@pytest.mark.parametrize("devices", [1, 7, 13])
+def test_a_ledger_charges_no_sum_of_too_few_or_too_many_devices(
+    make_ledgers: MakeLedgers, devices: int
+) -> None:
+    """Also where it is charged without the stream that opens sums."""
+    (ledger,) = make_ledgers(1, epsilon=10.0)
+    stream = ledger.open_stream(shared().statement)
+    with pytest.raises((TooFewDevices, ParticipationViolation)):
+        stream.charge(0, 1, [np.arange(devices)])
+    assert ledger.persons == 0
+
+
+def test_a_certificate_of_fewer_devices_than_promised_is_false(
+    make_ledgers: MakeLedgers, tmp_path: Path
+) -> None:
+    (ledger,) = make_ledgers(1, epsilon=10.0)
+    shared().open(ledger, jnp.zeros(D)).charge(np.arange(8))
+    path = tmp_path / "certificate.json"
+    path.write_text(derive(ledger).text())
+    assert verify_file(path).status == "true"
+    for persons in (1, 7, 13):
+
+        def change(c: Any, persons: int = persons) -> None:
+            c["persons"] = c["streams"][0]["persons"] = persons
+
+        assert verify_file(changed(path, change)).status == "false"
+
+
 def test_sums_of_another_size_are_refused(make_ledgers: MakeLedgers) -> None:
     stream = opened(make_ledgers, shared())
-    with pytest.raises(ValueError, match="at most 12 devices, not 13"):
+    with pytest.raises(ParticipationViolation, match="at most 12 devices, not 13"):
         stream.charge(np.arange(13))
     stream.charge(np.arange(8))
     with pytest.raises(ValueError, match="numbers, not"):

@@ -50,6 +50,10 @@ class LedgerUnavailable(PrivacyError):
     """The ledger could not be read or written; trying again is safe."""
 
 
+class TooFewDevices(PrivacyError):
+    """A sum holds fewer devices than promised. It was neither opened nor charged."""
+
+
 class UnknownStudent(PrivacyError):
     """The teacher has no such student, or answers them no longer."""
 

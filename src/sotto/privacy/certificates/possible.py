@@ -50,6 +50,9 @@ def check_counts(streams: Sequence[CertifiedStream], persons: int, budget: Budge
         least, most = 0, persons if one.releases else 0
         if isinstance(rule, Poisson) and one.releases:  # everybody who may be drawn pays
             least = most = rule.population
+        if (shares := one.statement.shares) is not None:
+            least = one.releases * shares.promised
+            most = min(most, one.releases * shares.slots)
         _require(
             least <= one.persons <= most,
             f"{one.persons} people cannot have taken part in {name!r}",

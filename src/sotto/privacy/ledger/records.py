@@ -6,7 +6,7 @@ from itertools import chain
 
 from sotto.privacy.claims import same_stream
 from sotto.privacy.claims.rewards import radii_in
-from sotto.privacy.errors import LedgerMismatch, ParticipationViolation
+from sotto.privacy.errors import LedgerMismatch, ParticipationViolation, TooFewDevices
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet
 from sotto.privacy.statements import Returning, StreamStatement, is_exclusive
 
@@ -29,6 +29,26 @@ class StreamRecord:
     def is_shared(self) -> bool:
         """Whether its people may take part in other streams, too."""
         return not is_exclusive(self.statement.participation)
+
+    def check_devices(self, releases: Sequence[tuple[PersonBlock, ...]]) -> None:
+        """Refuses sums of fewer devices than their shares of the noise need, or of too many.
+
+        Raises:
+            TooFewDevices, ParticipationViolation: there is such a sum.
+        """
+        if (shares := self.statement.shares) is None:
+            return
+        for release in releases:
+            devices = sum(block.stop - block.start for block in release)
+            if devices < shares.promised:
+                raise TooFewDevices(
+                    f"{devices} devices are left of the {shares.promised} that a sum needs for its "
+                    "noise; the release is not made, and nobody is charged"
+                )
+            if devices > shares.slots:
+                raise ParticipationViolation(
+                    f"a sum has at most {shares.slots} devices, not {devices}"
+                )
 
 
 def participations(

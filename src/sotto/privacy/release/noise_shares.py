@@ -31,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, Int, Int32, PRNGKeyArray, PyTree, UInt32
 
 from sotto.privacy import settings
-from sotto.privacy.errors import BudgetExceeded, PrivacyError
+from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import discrete_gaussian, gaussian
@@ -45,10 +45,6 @@ from sotto.privacy.statements import NoiseShares, Once, ShareOfNoise, StreamStat
 
 _DEVIATIONS = 6
 """Standard deviations of the noise for which a sum leaves room."""
-
-
-class TooFewDevices(PrivacyError):
-    """A sum holds fewer devices than promised. It was neither opened nor charged."""
 
 
 @dataclass(frozen=True)
@@ -270,14 +266,7 @@ class SharedStream:
             TooFewDevices: fewer than promised. Nothing was charged, and the sum must stay closed.
             PrivacyError: the ledger refuses, or cannot be written. The sum must stay closed.
         """
-        shares, self._charged = self._shared.shares, False  # the sum before was lost
-        if len(persons) < shares.promised:
-            raise TooFewDevices(
-                f"{len(persons)} devices are left of the {shares.promised} that a sum needs for "
-                "its noise; the release is not made, and nobody is charged"
-            )
-        if len(persons) > shares.slots:
-            raise ValueError(f"a sum has at most {shares.slots} devices, not {len(persons)}")
+        self._charged = False  # the sum before was lost
         self._ledger_stream.charge(self.releases, 1, [np.asarray(persons)])
         self._charged = True
 
