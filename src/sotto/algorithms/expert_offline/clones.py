@@ -76,6 +76,7 @@ class Clones:
     ) -> None:
         self._policies = fit_clones(config, log, actions, observation_scale, key)
         self._weights = ballot_weights(log, least_return)
+        self._weights.flags.writeable = False
 
     @property
     def policies(self) -> Policy:

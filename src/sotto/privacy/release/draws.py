@@ -67,11 +67,6 @@ class Batches:
     likely: int
     """Number of slots that hold nearly every draw, so that one program serves most chunks."""
 
-    @property
-    def largest(self) -> int:
-        """Larger of the two sizes."""
-        return max(self.first, self.rest)
-
     def capacity(self, drawn: int) -> int:
         """Returns the least number of slots, in whole batches, that hold this many people."""
         return self.first + self.rest * max(0, -(-(drawn - self.first) // self.rest))

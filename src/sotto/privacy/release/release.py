@@ -243,7 +243,8 @@ class Release(ReleaseDeclaration):
                 f"rounding needs {100 * surplus:.0f}% more noise, which is over 5%; use fewer "
                 "releases, fewer slots, or independent noise"
             )
-        missed = self.horizon * _MISSED if traced.has_factored and releases > 1 else 0.0
+        rounded = traced.has_factored and isinstance(self.participation, Poisson)
+        missed = self.horizon * _MISSED if rounded else 0.0
         sampler_delta = min(1.0, releases * one_shift + missed)
         return unbounded.model_copy(update=grown | {"sampler_delta": sampler_delta})
 
