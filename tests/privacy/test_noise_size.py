@@ -191,7 +191,7 @@ def test_the_verdict_presumes_gaussian_noise_and_shares_the_confidence(monkeypat
     one = audited(release())
     nothing = audit(np.zeros(4), np.zeros(4), one.delta)
     guesses = one_run.Guesses(PEOPLE, np.ones(PEOPLE), np.ones(PEOPLE, bool), 1)
-    monkeypatch.setattr(canaries, "find", lambda *_: canaries.Canary(0, np.zeros(1)))
+    monkeypatch.setattr(canaries, "find", lambda *_: canaries.Canary(0, np.ones(1)))
     monkeypatch.setattr(canaries, "bound", lambda *_: nothing)
     monkeypatch.setattr(one_run, "train_once", lambda *_: guesses)
     monkeypatch.setattr(noise_size, "epsilon_lower", spy)

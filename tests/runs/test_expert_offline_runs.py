@@ -22,7 +22,7 @@ from people_logs import write_visits
 from sotto.algorithms.expert_offline import states as expert_offline_states
 from sotto.algorithms.expert_offline import votes
 from sotto.algorithms.expert_offline.algorithm import ExpertOffline
-from sotto.algorithms.expert_offline.clones import CloneConfig
+from sotto.algorithms.expert_offline.clones import CloneConfig, Clones
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
 from sotto.algorithms.expert_offline.sources import read_sources
@@ -215,7 +215,9 @@ def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
         algorithm = ExpertOffline()
         resolved = algorithm.resolved(replace(config, dataset=str(theirs)))
         voters = read_sources(None, str(theirs), count=COUNT).voters(resolved)
-        leaves = [np.delete(np.asarray(leaf), 3, 0) for leaf in jax.tree.leaves(voters)]
+        assert isinstance(voters, Clones)
+        whose = jax.tree.leaves((voters.policies, voters.weights))
+        leaves = [np.delete(np.asarray(leaf), 3, 0) for leaf in whose]
         found.append((replace(resolved, dataset="log"), leaves))
     (settings, before), (other_settings, after) = found
     assert settings == other_settings

@@ -318,6 +318,7 @@ class Ledger:
         taking_part = self._account.taking_part(index, count, blocks)
         with self._lock:
             self._account.check_charge(index, first_release, taking_part)
+            self._account.streams[index].check_devices(taking_part)
             if self._joining is not None:
                 contents["shared"] = self._joining.charge(index, taking_part)
             self._append("charge", contents)
@@ -368,6 +369,7 @@ class Ledger:
             blocks = blocks_of(contents["persons"])
             taking_part = self._account.taking_part(index, count, blocks)
             self._account.check_charge(index, contents["first_release"], taking_part)
+            self._account.streams[index].check_devices(taking_part)
 
     def _apply(self, entry: Entry) -> None:
         contents = json.loads(entry.payload)

@@ -308,7 +308,6 @@ class Account:
             LedgerMismatch: `first_release` is not the next one.
             HorizonExceeded: more releases than stated.
             ParticipationViolation: somebody takes part too often or too soon.
-            TooFewDevices: fewer devices than their shares of the noise need.
             BudgetExceeded: too many persons for the budget's delta.
         """
         record = self.streams[index]
@@ -324,7 +323,6 @@ class Account:
                 f"{name!r} was opened for {horizon} releases and {first_release} are made; "
                 f"{len(releases)} more are not covered, open a new stream for them"
             )
-        record.check_devices(releases)
         blocks = sorted(block for release in releases for block in release)
         match record.statement.participation:
             case Once():
