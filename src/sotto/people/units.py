@@ -1,7 +1,7 @@
 """One person's contribution for a place: a trajectory, or an update that the device computed.
 
 Everything from a device is checked here. A contribution is stored with the same number of bytes
-whatever it says, so that its size tells nothing. An update is sent so, too.
+whatever it says, so that its size tells nothing. The text of an update has one length, too.
 """
 
 import base64
