@@ -38,7 +38,7 @@ from sotto.algorithms.expert_offline import dp_sgd
 from sotto.algorithms.expert_offline.dp_sgd import DPSGDExpertsConfig, LogPool
 from sotto.algorithms.offline import learner
 from sotto.algorithms.offline.cql import CQL
-from sotto.data.trajectories import ExpertLog, all_transitions
+from sotto.data.trajectories import ExpertLog, Transitions
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import EXPERT
@@ -55,14 +55,17 @@ Case = Callable[[], int]
 def experts_log() -> ExpertLog:
     """Five episodes of 200 steps for everybody, as large as matters for speed."""
     rng = np.random.default_rng(0)
-    shape = (EXPERTS, 5, 200)
-    return ExpertLog(
-        rng.standard_normal((*shape[:2], shape[2] + 1, OBSERVATION)).astype(np.float32),
-        rng.integers(0, ACTIONS, shape).astype(np.int32),
-        np.ones(shape, np.float32),
-        np.full(shape[:2], shape[2], np.int32),
-        np.zeros(shape[:2], bool),
+    episodes, length = 5, 200
+    steps = EXPERTS * episodes * length
+    transitions = Transitions(
+        rng.standard_normal((steps, OBSERVATION)).astype(np.float32),
+        rng.integers(0, ACTIONS, steps).astype(np.int32),
+        np.ones(steps, np.float32),
+        rng.standard_normal((steps, OBSERVATION)).astype(np.float32),
+        np.zeros(steps, bool),
     )
+    lasts = np.arange(steps) % length == length - 1
+    return ExpertLog(transitions, lasts, np.full(EXPERTS, episodes * length))
 
 
 def private(log: ExpertLog, folder: Path) -> Case:
@@ -89,7 +92,7 @@ def private(log: ExpertLog, folder: Path) -> Case:
 
 def plain(log: ExpertLog) -> Case:
     """The same learner without privacy, 256 transitions in each step, as `--method cql` trains."""
-    data = jax.tree.map(jnp.asarray, all_transitions(log))
+    data = jax.tree.map(jnp.asarray, log.transitions)
     state, key = learner.initial_state(OFFLINE, jax.random.key(0)), jax.random.key(1)
     average = state.network
 
@@ -117,7 +120,7 @@ def opacus(log: ExpertLog, mode: str | None, steps_at_once: int) -> Case:
     from torch import nn
 
     torch.set_num_threads(1)
-    data = [torch.from_numpy(np.array(x)) for x in all_transitions(log)]
+    data = [torch.from_numpy(np.array(x)) for x in log.transitions]
 
     def layers() -> Any:
         return nn.Sequential(

@@ -108,13 +108,13 @@ def test_collect_writes_a_dataset_that_says_whose_each_episode_is(folder, tmp_pa
     command = ["experts", "collect", str(folder), "--trajectories", "3", "--out", str(out)]
     answer = run_json(capsys, *command)
     log = load_log(out)
-    assert (answer["experts"], answer["episodes"]) == (log.experts, log.lengths.size) == (6, 18)
-    assert answer["steps"] == log.lengths.sum()
-    assert answer["return_mean"] == pytest.approx(log.returns.mean())
+    assert (answer["experts"], answer["episodes"]) == (log.experts, log.lasts.sum()) == (6, 18)
+    assert answer["steps"] == log.steps.sum()
+    assert answer["return_mean"] == pytest.approx(log.transitions.rewards.sum() / 18)
     again = experts.collect(experts.load(folder), 0.01, 3, 1, lambda _: None)
-    np.testing.assert_array_equal(again.actions[:, :, : log.cap], log.actions)
+    np.testing.assert_array_equal(again.transitions.actions, log.transitions.actions)
     other = experts.collect(experts.load(folder), 0.01, 3, 2, lambda _: None)
-    assert not np.array_equal(other.observations, again.observations)
+    assert not np.array_equal(other.transitions.observations, again.transitions.observations)
     assert "exists; remove it" in refused(capsys, *command)
 
 

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from padded_logs import of_padded, without
 
 from sotto.algorithms.expert_offline import dp_sgd as dp
 from sotto.algorithms.expert_offline.dp_sgd import DPSGDExpertsConfig, LogPool
 from sotto.algorithms.offline.behaviour_cloning import BehaviourCloning
 from sotto.algorithms.offline.cql import CQL
 from sotto.algorithms.offline.learner import OfflineConfig
-from sotto.data.trajectories import ExpertLog, all_transitions
+from sotto.data.trajectories import ExpertLog
 from sotto.privacy.accounting.composition import Gaussian, SampledGaussian, compose
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import HorizonExceeded, LedgerCorrupt
@@ -43,7 +44,7 @@ def experts_log(experts: int = 48, seed: int = 0) -> ExpertLog:
     observations[..., 0] = rng.choice([-1.0, 1.0], observations.shape[:-1])
     expert, episode, step = np.indices(observations.shape[:-1])
     observations[..., 1] = (expert * 100 + episode * 10 + step) / 1e4
-    return ExpertLog(
+    return of_padded(
         observations,
         (observations[:, :, :-1, 0] > 0).astype(np.int32),
         np.ones((experts, episodes, cap), np.float32),
@@ -91,7 +92,7 @@ def test_each_of_an_experts_transitions_is_drawn_equally_often() -> None:
     pool, expert, repeats = LogPool(LOG), 3, 40_000
     rows, there = pool.draw(np.full(repeats, expert), np.random.default_rng(0))
     assert there.all()
-    own = all_transitions(LOG.select(slice(expert, expert + 1)))
+    own = LOG.of(expert).transitions
     places, counts = np.unique(rows.observations[:, 1], return_counts=True)
     np.testing.assert_array_equal(places, np.sort(own.observations[:, 1]))
     expected = repeats / len(own.actions)
@@ -105,7 +106,7 @@ def test_rows_are_of_the_experts_that_were_asked_for() -> None:
     whose = np.floor(rows.observations[:, 1] * 100 + 1e-4)
     np.testing.assert_array_equal(whose[there], persons[there])
     # No expert's row depends on the other experts of the draw, or on their logs.
-    other, _ = LogPool(LOG.select(np.arange(21))).draw(persons, np.random.default_rng(0))
+    other, _ = LogPool(without(LOG, 1)).draw(persons, np.random.default_rng(0))
     for one, two in zip(jax.tree.leaves(rows), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(one[there], two[there])
 
@@ -150,7 +151,7 @@ def test_noise_is_the_least_that_the_budget_allows(batches: str) -> None:
 @pytest.mark.parametrize("learner", [CQL(), BehaviourCloning()], ids=["cql", "bc"])
 def test_the_budget_is_spent_and_certified(tmp_path, batches: str, learner) -> None:
     config = replace(CONFIG, batches=batches, public_steps=30)
-    public = jax.tree.map(lambda x: x[:20], all_transitions(LOG))
+    public = jax.tree.map(lambda x: x[:20], LOG.transitions)
     ledgers = [make_ledger(tmp_path / f"{run}.sqlite") for run in range(2)]
     states = start(config, 2, public)
     before = np.asarray(states.learner.network.network.weights[0])
@@ -194,7 +195,7 @@ def test_noise_has_the_stated_scale_and_a_wrong_one_is_noticed(tmp_path) -> None
     release = dp.gradient_release(config, offline, CQL(), 2.0)
     seen = replace(release, server=lambda state, released: (state, released["gradient"]))
     states = jax.vmap(lambda k: dp.initial_state(config, offline, k))(keys())
-    nobody = LogPool(LOG.select(np.array([7])))  # an expert without transitions: noise alone
+    nobody = LogPool(LOG.of(7))  # an expert without transitions: noise alone
     stream = seen.open([make_ledger(tmp_path / "a.sqlite", math.inf)], states, nobody, noise_seed=3)
     _, log, _ = stream.run(states, keys())
     noise = np.concatenate([np.ravel(x) for x in jax.tree.leaves(log)]).astype(np.float64)
@@ -208,12 +209,10 @@ def test_noise_has_the_stated_scale_and_a_wrong_one_is_noticed(tmp_path) -> None
 def test_one_expert_moves_a_release_by_at_most_the_clip_norm(tmp_path) -> None:
     """One expert moves a release by at most the clip norm, also with absurd rewards."""
     config = replace(CONFIG, steps=6, batch=45)
-    wild = LOG._replace(rewards=LOG.rewards.copy())
-    wild.rewards[3] = 1e12
-    without = wild._replace(lengths=wild.lengths.copy())
-    without.lengths[3] = 0
+    wild = experts_log()
+    wild.of(3).transitions.rewards[:] = 1e12
     logs = []
-    for number, log in enumerate((wild, without)):
+    for number, log in enumerate((wild, without(wild, 3))):
         release = dp.gradient_release(config, OFFLINE, CQL(reward_scale=1.0), 1e-6)
         seen = replace(release, server=lambda state, released: (state, released["gradient"]))
         ledger = make_ledger(tmp_path / f"{number}.sqlite", math.inf)
@@ -288,7 +287,7 @@ def test_it_learns(tmp_path, batch: int) -> None:
     while stream.released < config.steps:
         states = dp.advance(config, stream, states, keys(), pool, 75)
     policy = jax.tree.map(lambda x: x[0], states.average)
-    seen = all_transitions(log)
+    seen = log.transitions
     agreed = np.mean(policy(seen.observations).mode() == seen.actions)
     assert agreed > 0.95
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from killed import Killed
+from padded_logs import without
 from references import gaussian_delta
 
 from sotto.algorithms.expert_offline import algorithm, prefixes, voting_rounds
@@ -141,22 +142,18 @@ def test_what_is_left_out_is_filled_in_once() -> None:
 def test_who_abstains_is_told_by_their_own_log_alone(sources: Sources) -> None:
     assert sources.weights(settings()) is None
     log = sources.log
-    bar = float(np.median(log.returns.mean(axis=1)))
+    each = [log.of(expert) for expert in range(log.experts)]
+    means = np.array([own.transitions.rewards.sum() / own.lasts.sum() for own in each])
+    bar = float(np.median(means))
     config = settings(least_return=bar)
     weights = sources.weights(config)
-    np.testing.assert_array_equal(weights, log.returns.mean(axis=1) >= bar)
-    rewards = log.rewards.copy()
-    rewards[7], rewards[8] = 1e6, np.nan
-    lengths = log.lengths.copy()
-    lengths[9], lengths[10, 0] = 0, 0
-    changed = Sources(
-        sources.experts, log._replace(rewards=rewards, lengths=lengths), "CartPole-v1"
-    ).weights(config)
+    np.testing.assert_array_equal(weights, means >= bar)
+    other = without(log, 9)  # a copy
+    other.of(7).transitions.rewards[:] = 1e6
+    other.of(8).transitions.rewards[:] = np.nan
+    changed = Sources(sources.experts, other, "CartPole-v1").weights(config)
     assert (changed[7], changed[8], changed[9]) == (1, 0, 0)
-    assert changed[10] == (log.returns[10, 1] >= bar)  # an empty slot is not an episode
-    np.testing.assert_array_equal(
-        np.delete(changed, [7, 8, 9, 10]), np.delete(weights, [7, 8, 9, 10])
-    )
+    np.testing.assert_array_equal(np.delete(changed, [7, 8, 9]), np.delete(weights, [7, 8, 9]))
 
 
 def test_tasks_have_a_bar_where_there_is_a_log() -> None:
@@ -322,7 +319,7 @@ def test_settings_that_do_not_fit_the_data(changes, says) -> None:
 
 def test_experts_and_logs_of_others_are_refused(sources: Sources) -> None:
     with pytest.raises(ValueError, match="give the log of these experts"):
-        Sources(sources.experts, sources.log.select(slice(0, 5)))
+        Sources(sources.experts, sources.log.of(0))
 
 
 # --- whole trainings -----------------------------------------------------------------------------

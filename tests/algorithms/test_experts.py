@@ -117,8 +117,7 @@ def test_floored_probabilities_are_a_function_of_the_greedy_action():
 def test_a_logs_actions_have_the_floors_frequencies():
     floor, episodes = 0.1, 60
     log = training.logs("Acrobot-v1", one_policy(), np.arange(1), 0, floor, 200, episodes)
-    taken = np.arange(200) < log.lengths[..., None]
-    counts = np.bincount(log.actions[taken], minlength=3)
+    counts = np.bincount(log.transitions.actions, minlength=3)
     total = counts.sum()
     assert total > 10_000
     error = 5.5 * np.sqrt(0.16 / total)  # 5.5 standard deviations of any of the three
@@ -130,23 +129,24 @@ def test_a_log_holds_what_happened(trained):
     log = checked(training.logs("CartPole-v1", policies, chosen.numbers, 5, 0.01, 30, 4))
     env = make("CartPole-v1")
     step = jax.jit(env.step)
-    assert (log.experts, log.episodes, log.cap) == (6, 4, 30)
-    assert np.all((log.lengths == 30) | log.terminated)
-    assert log.terminated.any()
-    for expert, episode in ((0, 0), (3, 2)):
-        length = log.lengths[expert, episode]
-        seen, actions = log.observations[expert, episode], log.actions[expert, episode]
-        for t in range(length):
-            state = type(env.reset(jnp.zeros(4), env.default_params))(*jnp.asarray(seen[t]))
-            after, reward, terminated = step(state, jnp.int32(actions[t]), env.default_params)
-            np.testing.assert_allclose(seen[t + 1], np.array(after), atol=1e-5)
-            assert log.rewards[expert, episode, t] == reward
-        assert terminated == log.terminated[expert, episode]
-        assert not seen[length + 1 :].any()
-        assert not actions[length:].any()
-        assert log.returns[expert, episode] == length
+    assert (log.experts, log.lasts.sum()) == (6, 24)
+    lengths = np.diff(np.flatnonzero(log.lasts), prepend=-1)
+    assert np.all((lengths == 30) | log.transitions.terminated[log.lasts])
+    assert log.transitions.terminated.any()
+    for expert in (0, 3):
+        own, lasts, _ = log.of(expert)
+        assert lasts.sum() == 4
+        for t in range(len(lasts)):
+            seen = jnp.asarray(own.observations[t])
+            state = type(env.reset(jnp.zeros(4), env.default_params))(*seen)
+            after, reward, terminated = step(state, jnp.int32(own.actions[t]), env.default_params)
+            np.testing.assert_allclose(own.next_observations[t], np.array(after), atol=1e-5)
+            assert own.rewards[t] == reward
+            assert own.terminated[t] == terminated
+            if not lasts[t]:
+                np.testing.assert_array_equal(own.next_observations[t], own.observations[t + 1])
     other = training.logs("CartPole-v1", policies, chosen.numbers, 6, 0.01, 30, 4)
-    assert not np.array_equal(log.observations, other.observations)
+    assert not np.array_equal(log.transitions.observations, other.transitions.observations)
 
 
 @pytest.mark.parametrize("floor", [-0.1, 0.5, 0.7])
@@ -171,9 +171,9 @@ def test_lunar_lander_goes_on_from_a_public_base():
     assert returns.shape == (3, 2)
     numbers, play = chosen.numbers, gymnasium.play
     log = checked(training.logs(LUNAR_LANDER, policies, numbers, 0, 0.02, 20, 2, play))
-    assert (log.experts, log.episodes, log.cap, log.observation_size) == (3, 2, 20, 8)
-    assert set(np.unique(log.actions)) <= {0, 1, 2, 3}
-    assert not log.terminated.any()  # nothing lands or crashes within 20 steps
+    assert (log.experts, log.steps.tolist(), log.observation_size) == (3, [40, 40, 40], 8)
+    assert set(np.unique(log.transitions.actions)) <= {0, 1, 2, 3}
+    assert not log.transitions.terminated.any()  # nothing lands or crashes within 20 steps
 
 
 def test_experts_in_jax_go_on_from_a_public_base(trained):

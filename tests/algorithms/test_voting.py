@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixed_noise import fixed_noise
+from padded_logs import of_padded
 from references import gaussian_delta
 from scipy import optimize
 
@@ -32,7 +33,6 @@ from sotto.algorithms.expert_offline.voting_rounds import (
     fit_student,
     vote_rollouts,
 )
-from sotto.data.trajectories import ExpertLog
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.claims.experts import OWN_CLONES, OWN_EXPERTS, PUBLIC_WORLD
@@ -63,7 +63,7 @@ def make_voters(count: int, actions: int = 3, seed: int = 0) -> Policy:
 def make_clones(count: int, least_return: float | None = None) -> Clones:
     """Returns clones of logs of one step, in which expert i was rewarded with i."""
     rewards = np.arange(count, dtype=np.float32).reshape(count, 1, 1)
-    log = ExpertLog(
+    log = of_padded(
         observations=np.zeros((count, 1, 2, 2), np.float32),
         actions=np.zeros((count, 1, 1), np.int32),
         rewards=rewards,

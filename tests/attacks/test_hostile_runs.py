@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import printed, refused
+from padded_logs import of_padded
 
 from sotto.algorithms.experts import population as experts
 from sotto.cli import main
 from sotto.data import minari_files
-from sotto.data.trajectories import ExpertLog
 from sotto.privacy.release.released import ReleasedValues
 from sotto.runs import metrics
 from sotto.runs.directory import open_experiment
@@ -168,7 +168,7 @@ def test_hostile_metrics(capsys, run: Path, line: str) -> None:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    log = ExpertLog(
+    log = of_padded(
         np.zeros((3, 1, 3, 4), np.float32),
         np.zeros((3, 1, 2), np.int32),
         np.zeros((3, 1, 2), np.float32),

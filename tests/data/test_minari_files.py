@@ -4,14 +4,16 @@ import warnings
 from pathlib import Path
 
 import gymnasium as gym
+import jax
 import minari
 import numpy as np
 import pytest
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
+from padded_logs import of_padded, without
 
+from sotto.data import minari_files
 from sotto.data.minari_files import load, save
-from sotto.data.trajectories import ExpertLog
 
 CARTPOLE = {"env_id": "CartPole-v1", "actions": 2, "floor": 0.01, "policies": "random"}
 
@@ -20,13 +22,11 @@ def random_log(experts=5, episodes=3, cap=7, size=4):
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, cap + 1, (experts, episodes)).astype(np.int32)
     lengths[0, 0] = cap
-    steps = np.arange(cap + 1) <= lengths[..., None]
-    taken = np.arange(cap) < lengths[..., None]
     shape = (experts, episodes, cap)
-    return ExpertLog(
-        np.where(steps[..., None], rng.normal(size=(*steps.shape, size)), 0).astype(np.float32),
-        np.where(taken, rng.integers(0, 2, shape), 0).astype(np.int32),
-        np.where(taken, rng.normal(size=shape), 0).astype(np.float32),
+    return of_padded(
+        rng.normal(size=(experts, episodes, cap + 1, size)),
+        rng.integers(0, 2, shape),
+        rng.normal(size=shape),
         lengths,
         rng.random((experts, episodes)) < 0.5,
     )
@@ -60,8 +60,9 @@ def made_by_minari(path, episodes, metadata, observation=None, action=None, data
 def test_what_is_saved_is_loaded(tmp_path):
     log = random_log()
     save(log, tmp_path / "cartpole-v0", **CARTPOLE)
-    for name, was, now in zip(ExpertLog._fields, log, load(tmp_path / "cartpole-v0"), strict=True):
-        np.testing.assert_array_equal(was, now, err_msg=name)
+    found = load(tmp_path / "cartpole-v0")
+    for was, now in zip(jax.tree.leaves(log), jax.tree.leaves(found), strict=True):
+        np.testing.assert_array_equal(was, now)
         assert was.dtype == now.dtype
     assert not list(tmp_path.glob("*.partial"))
 
@@ -70,7 +71,7 @@ def test_relative_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log = random_log()
     save(log, Path("runs/cartpole-log"), **CARTPOLE)
-    np.testing.assert_array_equal(load("runs/cartpole-log").lengths, log.lengths)
+    np.testing.assert_array_equal(load("runs/cartpole-log").steps, log.steps)
 
 
 def test_minari_reads_what_we_write(tmp_path, monkeypatch):
@@ -78,32 +79,40 @@ def test_minari_reads_what_we_write(tmp_path, monkeypatch):
     save(log, tmp_path / "cartpole-v0", **CARTPOLE)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     dataset = minari.load_dataset("cartpole-v0")
-    assert (dataset.total_episodes, dataset.total_steps) == (15, log.lengths.sum())
+    assert (dataset.total_episodes, dataset.total_steps) == (15, log.steps.sum())
     assert dataset.action_space == gym.spaces.Discrete(2)
     seventh = dataset[7]
     assert next(iter(dataset.storage.get_episode_metadata([7])))["expert_id"] == 2
-    length = log.lengths[2, 1]
-    np.testing.assert_array_equal(seventh.observations, log.observations[2, 1, : length + 1])
-    assert seventh.terminations[-1] == log.terminated[2, 1]
-    assert seventh.truncations[-1] == (not log.terminated[2, 1])
+    own, lasts, _ = log.of(2)
+    first, last = np.flatnonzero(lasts)[:2]
+    place = slice(first + 1, last + 1)  # the second episode
+    np.testing.assert_array_equal(seventh.observations[:-1], own.observations[place])
+    np.testing.assert_array_equal(seventh.observations[-1], own.next_observations[last])
+    assert seventh.terminations[-1] == own.terminated[last]
+    assert seventh.truncations[-1] == (not own.terminated[last])
     assert not seventh.terminations[:-1].any()
     assert load("cartpole-v0").experts == 5  # by name, too
 
 
-def test_empty_slots_are_left_out_and_an_expert_without_episodes_is_an_empty_row(tmp_path):
-    log = random_log()
-    log.lengths[1, 1] = 0
-    log.lengths[3] = 0
+def test_an_expert_without_episodes_keeps_a_number(tmp_path):
+    log = without(random_log(), 3)
     save(log, tmp_path / "few", **CARTPOLE)
     found = load(tmp_path / "few")
-    assert found.lengths.tolist() == [
-        log.lengths[0].tolist(),
-        [log.lengths[1, 0], log.lengths[1, 2], 0],
-        log.lengths[2].tolist(),
-        [0, 0, 0],
-        log.lengths[4].tolist(),
-    ]
-    np.testing.assert_array_equal(found.observations[4], log.observations[4])
+    assert found.steps.tolist() == log.steps.tolist()
+    assert found.steps[3] == 0
+    for was, now in zip(log.of(4).transitions, found.of(4).transitions, strict=True):
+        np.testing.assert_array_equal(was, now)
+
+
+def test_memory_is_that_of_the_steps_alone(tmp_path, monkeypatch):
+    """One expert with many short episodes and one with a long one stop nobody."""
+    episodes = [*(episode(number, 1) for number in range(300)), episode(300, 3000)]
+    metadata = [{"expert_id": number // 300} for number in range(301)]
+    path = made_by_minari(tmp_path / "data", episodes, metadata)
+    needed = []
+    monkeypatch.setattr(minari_files, "require_room", lambda _, size, *more: needed.append(size))
+    assert load(path, experts=1000).steps[:3].tolist() == [300, 3000, 0]
+    assert needed == [3300 * (8 * 2 + 10) + 8 * 1000]
 
 
 def test_taking_an_expert_away_empties_their_row_and_leaves_the_others(tmp_path):
@@ -111,12 +120,12 @@ def test_taking_an_expert_away_empties_their_row_and_leaves_the_others(tmp_path)
     owners = [2, 0, 2, 5]
     metadata = [{"expert_id": owner} for owner in owners]
     whole = load(made_by_minari(tmp_path / "all", episodes, metadata), experts=7)
-    assert whole.lengths.sum(axis=1).tolist() == [3, 0, 6, 0, 0, 5, 0]
+    assert whole.steps.tolist() == [3, 0, 6, 0, 0, 5, 0]
     kept = [number for number in range(4) if owners[number] != 2]
     renumbered = [episode(i, 2 + number) for i, number in enumerate(kept)]
     path = made_by_minari(tmp_path / "without", renumbered, [metadata[number] for number in kept])
-    assert load(path, experts=7).lengths.sum(axis=1).tolist() == [3, 0, 0, 0, 0, 5, 0]
-    assert load(path).lengths.sum(axis=1).tolist() == [3, 5]  # nobody said how many there are
+    assert load(path, experts=7).steps.tolist() == [3, 0, 0, 0, 0, 5, 0]
+    assert load(path).steps.tolist() == [3, 5]  # nobody said how many there are
 
 
 @pytest.mark.parametrize("owner", ["wu", 7, -1])
@@ -138,8 +147,9 @@ def test_what_one_expert_did_stops_nobody(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         log = load(path, experts=4)
-    assert log.lengths[:, 0].tolist() == [0, 0, 2, 3]
-    assert log.rewards[2, 0].tolist() == [np.inf, 1, 0]
+    assert log.steps.tolist() == [0, 0, 2, 3]
+    assert log.of(2).transitions.rewards.tolist() == [np.inf, 1]
+    assert log.lasts.tolist() == [False, True, False, False, True]
 
 
 def test_nothing_is_overwritten(tmp_path):
@@ -154,16 +164,17 @@ def test_another_column_of_words_in_any_order(tmp_path, data_format):
     episodes = [episode(number, length) for number, length in enumerate((1, 3, 2, 4))]
     path = made_by_minari(tmp_path / "data", episodes, metadata, data_format=data_format)
     log = load(path, id_column="doctor")
-    assert log.lengths.tolist() == [[3, 0, 0], [1, 2, 4]]
-    assert log.observations[1, 2, 4, 0] == 3
-    assert not log.terminated.any()  # neither terminated nor truncated: the data just ends
+    assert log.steps.tolist() == [3, 7]
+    assert np.flatnonzero(log.of(1).lasts).tolist() == [0, 2, 6]
+    assert log.transitions.observations[-1, 0] == 3
+    assert not log.transitions.terminated.any()  # the data just ends
 
 
 def test_actions_that_do_not_start_at_zero(tmp_path):
     space = gym.spaces.Discrete(3, start=-1)
     found = [episode(0, 3, np.array([-1, 0, 1]))]
     log = load(made_by_minari(tmp_path / "data", found, [{"expert_id": 4}], action=space))
-    assert log.actions[0, 0].tolist() == [0, 1, 2]
+    assert log.transitions.actions.tolist() == [0, 1, 2]
 
 
 def test_errors_say_what_to_do(tmp_path):

@@ -2,105 +2,74 @@
 
 import numpy as np
 import pytest
+from padded_logs import of_padded, without
 
-from sotto.data.trajectories import (
-    ExpertLog,
-    all_transitions,
-    checked,
-    ordered_sum,
-    places,
-    transitions,
-)
+from sotto.data.trajectories import checked
 
 LENGTHS = [[3, 1], [0, 4], [2, 2]]
 TERMINATED = [[True, False], [False, True], [False, True]]
+WANTED = [
+    (100 * e + 10 * n + t, e + 1, TERMINATED[e][n] and t == LENGTHS[e][n] - 1)
+    for e in range(3)
+    for n in range(2)
+    for t in range(LENGTHS[e][n])
+]
+"""The first number of the observation, the reward and whether the episode terminated."""
 
 
 @pytest.fixture
 def log():
-    """Three experts with two slots of four steps; every number says where it lies."""
-    experts, episodes, cap = 3, 2, 4
-    observations = np.zeros((experts, episodes, cap + 1, 2), np.float32)
-    actions = np.zeros((experts, episodes, cap), np.int32)
-    rewards = np.zeros((experts, episodes, cap), np.float32)
-    for expert in range(experts):
-        for episode in range(episodes):
-            length = LENGTHS[expert][episode]
-            for step in range(length + 1 if length else 0):
-                observations[expert, episode, step] = 100 * expert + 10 * episode + step, -step
-            for step in range(length):
-                actions[expert, episode, step] = step % 2
-                rewards[expert, episode, step] = expert + 1
-    return ExpertLog(
-        observations, actions, rewards, np.array(LENGTHS, np.int32), np.array(TERMINATED)
+    """Three experts with at most two episodes; every number says where it lies."""
+    expert, episode, step = np.indices((3, 2, 5))
+    observations = np.stack([100 * expert + 10 * episode + step, -step], axis=-1)
+    rewards = expert[..., :4] + 1
+    return of_padded(
+        observations, step[..., :4] % 2, rewards, np.array(LENGTHS), np.array(TERMINATED)
     )
 
 
 def test_sizes(log):
-    assert (log.experts, log.episodes, log.cap, log.observation_size) == (3, 2, 4, 2)
+    assert (log.experts, log.observation_size) == (3, 2)
     assert log.steps.tolist() == [4, 4, 4]
-    assert log.returns.tolist() == [[3, 1], [0, 8], [6, 6]]
+    assert log.starts.tolist() == [0, 4, 8]
+    assert log.lasts.sum() == 5
     assert checked(log) is log
 
 
-def test_all_transitions_are_those_of_the_episodes_in_order(log):
-    found = all_transitions(log)
-    wanted = [
-        (100 * e + 10 * n + t, e + 1, TERMINATED[e][n] and t == LENGTHS[e][n] - 1)
-        for e in range(3)
-        for n in range(2)
-        for t in range(LENGTHS[e][n])
-    ]
-    assert len(wanted) == 12
-    assert found.observations[:, 0].tolist() == [w[0] for w in wanted]
-    assert found.next_observations[:, 0].tolist() == [w[0] + 1 for w in wanted]
-    assert found.rewards.tolist() == [w[1] for w in wanted]
-    assert found.terminated.tolist() == [w[2] for w in wanted]
+def test_transitions_are_those_of_the_episodes_in_order(log):
+    found = log.transitions
+    assert len(WANTED) == 12
+    assert found.observations[:, 0].tolist() == [w[0] for w in WANTED]
+    assert found.next_observations[:, 0].tolist() == [w[0] + 1 for w in WANTED]
+    assert found.rewards.tolist() == [w[1] for w in WANTED]
+    assert found.terminated.tolist() == [w[2] for w in WANTED]
 
 
-def test_counting_through_an_experts_episodes_skips_empty_slots(log):
-    everything = all_transitions(log)
-    experts = np.repeat(np.arange(3), 4)
-    ordinals = np.tile(np.arange(4), 3)
-    found = transitions(log, experts, *places(log, experts, ordinals))
-    for one, other in zip(found, everything, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("ordinal", [-1, 4])
-def test_a_transition_that_is_not_there(log, ordinal):
-    with pytest.raises(ValueError, match="no transition of that number"):
-        places(log, np.array([1]), np.array([ordinal]))
-
-
-def test_one_experts_rows_are_all_that_selecting_others_drops(log):
-    rest = log.select(np.array([0, 2]))
-    changed = log._replace(observations=log.observations.copy())
-    changed.observations[1] = 7
-    for one, other in zip(rest, changed.select(np.array([0, 2])), strict=True):
-        np.testing.assert_array_equal(one, other)
+def test_the_log_of_one_expert(log):
+    own = checked(log.of(1))
+    assert own.transitions.observations[:, 0].tolist() == [110, 111, 112, 113]
+    assert (own.experts, own.lasts.tolist()) == (1, [False, False, False, True])
+    assert without(log, 1).of(1).steps.tolist() == [0]
+    assert without(log, 1).of(2).transitions.rewards.tolist() == [3] * 4
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"actions": np.zeros((3, 2, 5), np.int32)}, "actions of a log .* shape"),
-        ({"actions": np.zeros((3, 2, 4), np.float32)}, "actions of a log .* integer"),
-        ({"terminated": np.zeros((3, 2), int)}, "terminated of a log .* bool"),
-        ({"lengths": np.full((3, 2), 5)}, "between 0 and 4 steps"),
-        ({"lengths": np.full(3, 5)}, "1 axes"),
+        ({"actions": np.zeros(11, np.int32)}, "actions of a log .* shape"),
+        ({"actions": np.zeros(12, np.float32)}, "actions of a log .* integer"),
+        ({"terminated": np.zeros(12, int)}, "terminated of a log .* bool"),
+        ({"next_observations": np.zeros((12, 3), np.float32)}, "next_observations of a log"),
+        ({"observations": np.zeros(12, np.float32)}, "1 axes"),
+        ({"lasts": np.zeros(11, bool)}, "lasts of a log .* shape"),
+        ({"steps": np.array([4, 4, 5])}, "the number of steps of each of them, 12 in all"),
+        ({"steps": np.array([8, 8, -4])}, "the number of steps"),
+        ({"steps": np.zeros(0, int)}, "the number of steps"),
     ],
 )
 def test_arrays_that_do_not_fit_together(log, change, says):
+    own = {name: array for name, array in change.items() if name in log._fields}
+    other = {name: array for name, array in change.items() if name not in log._fields}
+    changed = log._replace(transitions=log.transitions._replace(**other), **own)
     with pytest.raises(ValueError, match=says):
-        checked(log._replace(**change))
-
-
-def test_sums_do_not_depend_on_padding():
-    """numpy's own do: how far one expert's rewards are padded, another's longest episode says."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=100) * 10.0 ** rng.integers(-12, 12, 100)
-    padded = [np.pad(values, (0, more)) for more in (0, 50, 100, 160, 300)]
-    assert len({float(np.sum(one)) for one in padded}) > 1
-    assert len({float(ordered_sum(one, 0)) for one in padded}) == 1
-    assert ordered_sum(np.array([[1.0, np.nan], [2.0, 3.0]]), 1)[1] == 5
+        checked(changed)

@@ -289,13 +289,16 @@ def test_sampled_experts_are_of_the_population(sources):
 def test_data_is_told_from_other_data(sources):
     same = Sources(sources.experts, sources.log, "CartPole-v1")
     assert figures.identity(same) == figures.identity(sources)
-    actions = sources.log.actions.copy()
-    actions[0, 0, 0] = 1 - actions[0, 0, 0]
-    changed = Sources(sources.experts, sources.log._replace(actions=actions), "CartPole-v1")
+    log, found = sources.log, sources.log.transitions
+    actions = found.actions.copy()
+    actions[0] = 1 - actions[0]
+    other = log._replace(transitions=found._replace(actions=actions))
+    changed = Sources(sources.experts, other, "CartPole-v1")
     assert figures.identity(changed) != figures.identity(sources)
-    seen = sources.log.observations.copy()
-    seen[0, 0, 0, 0] += 1e-3
-    scene = Sources(sources.experts, sources.log._replace(observations=seen), "CartPole-v1")
+    seen = found.observations.copy()
+    seen[0, 0] += 1e-3
+    other = log._replace(transitions=found._replace(observations=seen))
+    scene = Sources(sources.experts, other, "CartPole-v1")
     assert figures.identity(scene) != figures.identity(sources)
     one = jax.tree.map(lambda x: x.at[0].add(1e-3), sources.experts)
     moved = Sources(one, sources.log, "CartPole-v1")

@@ -110,6 +110,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "microbatch": 4,
         "participation": Poisson(sampling_rate=0.3, population=60),
     },
+    "sampled and factored": {
+        "slots": 60,
+        "microbatch": 4,
+        "local": gradient,
+        "participation": Poisson(sampling_rate=0.3, population=60),
+    },
 }
 
 MISTAKES: dict[str, Callable[[Any, str], Any]] = {

@@ -16,7 +16,7 @@ from sotto.privacy.claims.streams import POOL
 from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerMismatch
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms import correlated, noise
-from sotto.privacy.release import factored
+from sotto.privacy.release import devices, factored
 from sotto.privacy.release.declaration import grids, noise_scales
 from sotto.privacy.release.factored import Factored
 from sotto.privacy.release.release import Release
@@ -189,6 +189,22 @@ def test_nothing_goes_on_that_was_not_begun(make_ledgers: MakeLedgers) -> None:
         release().open(ledgers, states(), UNITS, resume=True)
     release().open(ledgers, states(), UNITS)
     assert len(ledgers[0].streams) == 2
+
+
+@pytest.mark.parametrize("microbatch", [None, 1])
+def test_going_on_with_another_number_of_devices(
+    make_ledgers: MakeLedgers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, microbatch: int
+) -> None:
+    """Whole microbatches are rounded as often on any number of devices."""
+    made = release(local=layer, participation=SAMPLED, microbatch=microbatch)
+    made.open(make_ledgers(), states(), UNITS)
+    ledgers = reopened(tmp_path)
+    monkeypatch.setattr(devices.Devices, "chosen", lambda: devices.Devices(2))
+    if microbatch is None:
+        with pytest.raises(LedgerMismatch, match="'update' was opened on another number of dev"):
+            made.open(ledgers, states(), UNITS, resume=True)
+    else:
+        assert made.open(ledgers, states(), UNITS, resume=True).released == 0
 
 
 def test_without_resume_a_stream_begins_anew(make_ledgers: MakeLedgers, tmp_path: Path) -> None:

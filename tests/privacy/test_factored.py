@@ -258,6 +258,17 @@ def test_the_bound_grows_with_the_batch_and_too_large_a_batch_is_refused() -> No
         factored.sum_rounding([700], *arguments)
 
 
+def test_the_advice_for_too_much_rounding_is_of_use_where_people_are_drawn() -> None:
+    """The product is rounded less in smaller batches, and the grid more often."""
+    arguments = ({"u": 70_000}, {"u": 2.0**-18}, {"u": 1.0})
+    with pytest.raises(ValueError, match="use a microbatch of at most 52 people"):
+        factored.sum_rounding([1000, 1000, 1000, 1000], *arguments)
+    assert factored.sum_rounding([50] * 10, *arguments) < factored.sum_rounding([500], *arguments)
+    with pytest.raises(ValueError, match="are each rounded to the grid; use a larger"):
+        factored.sum_rounding([1] * 400, *arguments)
+    assert factored.sum_rounding([20] * 20, *arguments) < 0.05
+
+
 # --- through the door ----------------------------------------------------------------------------
 
 

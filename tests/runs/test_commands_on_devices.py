@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from padded_logs import of_padded
 from tiny_language import TINY, install_films
 
 from sotto.data import minari_files
-from sotto.data.trajectories import ExpertLog
 
 PROGRAM = Path(__file__).with_name("commands_on_devices.py")
 RATERS = (
@@ -55,7 +55,7 @@ def dataset(path: Path) -> Path:
     observations = rng.normal(0, 0.1, (*shape, CAP + 1, 4)).astype(np.float32)
     falls = observations[:, :, :CAP, 2] > 0
     falls[:3] ^= True
-    log = ExpertLog(
+    log = of_padded(
         observations=observations,
         actions=falls.astype(np.int32),
         rewards=np.ones((*shape, CAP), np.float32),

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from commands import printed, refused, run_json
 from minari.dataset.minari_storage import MinariStorage
+from padded_logs import of_padded, without
 from people_logs import write_visits
 
 from sotto.algorithms.expert_offline import states as expert_offline_states
@@ -31,7 +32,6 @@ from sotto.algorithms.experts.population import ExpertSettings, Population
 from sotto.cli import main
 from sotto.cli.train import _conclude
 from sotto.data import minari_files
-from sotto.data.trajectories import ExpertLog
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import derive, verify
@@ -75,7 +75,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = (COUNT, EPISODES)
     observations = rng.normal(0, 0.1, (*shape, CAP + 1, 4)).astype(np.float32)
     slips = rng.random((*shape, CAP)) < 0.05
-    log = ExpertLog(
+    log = of_padded(
         observations=observations,
         actions=((observations[:, :, :CAP, 2] > 0) ^ slips).astype(np.int32),
         rewards=np.ones((*shape, CAP), np.float32),
@@ -158,9 +158,8 @@ def test_experts_vote_by_what_their_own_log_returned(capsys, dataset: Path, tmp_
     assert answer["status"] == "proved"
     strangers = tmp_path / "strangers-v0"
     log = minari_files.load(dataset)
-    minari_files.save(
-        log.select(np.arange(COUNT).repeat(2)), strangers, **LOG_OF | {"policies": "twice as many"}
-    )
+    twice = jax.tree.map(lambda array: np.concatenate([array, array]), log)
+    minari_files.save(twice, strangers, **LOG_OF | {"policies": "twice as many"})
     error = refused(capsys, *words(tmp_path / "other", strangers, *TARGET, *more))
     assert f"a number from 0 to {COUNT - 1}" in error
 
@@ -197,8 +196,7 @@ def test_what_is_wrong_with_real_experts_is_not_said(capfd, dataset: Path, tmp_p
 def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
     dataset: Path, tmp_path: Path
 ) -> None:
-    log = minari_files.load(dataset)
-    log.lengths[3] = 0
+    log = without(minari_files.load(dataset), 3)
     minari_files.save(log, tmp_path / "without-v0", **LOG_OF)
     config = ExpertOfflineConfig(
         dataset=str(dataset),

@@ -128,9 +128,9 @@ def collect(
     answer = {
         "path": str(out),
         "experts": log.experts,
-        "episodes": int(np.count_nonzero(log.lengths)),
-        "steps": int(log.lengths.sum()),
-        "return_mean": float(log.returns.mean()),
+        "episodes": int(log.lasts.sum()),
+        "steps": int(log.steps.sum()),
+        "return_mean": float(log.transitions.rewards.sum(dtype=np.float64) / log.lasts.sum()),
     }
     if json:
         print_json(answer)

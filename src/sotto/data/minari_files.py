@@ -27,7 +27,7 @@ from sotto.data.datasets import (
 )
 from sotto.data.imports.declaration import Declaration
 from sotto.data.imports.records import declaration_of
-from sotto.data.trajectories import ExpertLog, checked
+from sotto.data.trajectories import ExpertLog, Transitions, checked
 
 
 def save(
@@ -39,7 +39,7 @@ def save(
     MINARI_DATASETS_PATH. `minari.MinariDataset(path / "data")` finds it anywhere.
 
     Args:
-        log: the episodes; row e is the expert with id e, and empty slots are left out.
+        log: the episodes; an expert's number is the id.
         path: folder of the dataset, which must not exist.
         env_id: the environment of the episodes.
         actions: number of actions.
@@ -53,17 +53,18 @@ def save(
     checked(log)
     path = path.resolve()  # Minari takes a relative path as relative to its own folder
     require_new(path)
-    experts, slots = np.nonzero(log.lengths)
+    owners = np.repeat(np.arange(log.experts), log.steps)
+    found, ends = log.transitions, np.flatnonzero(log.lasts) + 1
 
     def episodes() -> Iterator[Episode]:
-        for expert, slot in zip(experts, slots, strict=True):
-            length = log.lengths[expert, slot]
+        for first, end in zip([0, *ends[:-1]], ends, strict=True):
+            final = found.next_observations[end - 1 : end]
             yield Episode(
-                owner=int(expert),
-                observations=log.observations[expert, slot, : length + 1],
-                actions=log.actions[expert, slot, :length].astype(np.int64),
-                rewards=log.rewards[expert, slot, :length],
-                terminated=bool(log.terminated[expert, slot]),
+                owner=int(owners[first]),
+                observations=np.concatenate([found.observations[first:end], final]),
+                actions=np.asarray(found.actions[first:end], np.int64),
+                rewards=np.asarray(found.rewards[first:end]),
+                terminated=bool(found.terminated[end - 1]),
                 infos=None,
             )
 
@@ -80,7 +81,7 @@ def save(
             "algorithm_name": policies,
             "description": f"{env_id}, every action with probability at least {floor:g}; "
             f"each episode's metadata has the {ID_COLUMN} of who played it",
-            "sotto": {"env_id": env_id, "floor": floor, "experts": log.experts, "cap": log.cap},
+            "sotto": {"env_id": env_id, "floor": floor, "experts": log.experts},
         },
     )
     partial.rename(path)
@@ -93,15 +94,14 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = 
         dataset: folder of a dataset, or the name of one that Minari has stored.
         id_column: key in an episode's metadata whose value is the expert's id.
         experts: number of experts, a public number. Ids are then below it, and an expert's id is
-            their row. None takes the number that the dataset states, as datasets of `save` do.
-            If it states none, there is a row for each id that occurs, in the order of ids, which
-            may then be words; the number of rows is then a function of the data.
+            their number. None takes the number that the dataset states, as datasets of `save` do.
+            If it states none, there is an expert for each id that occurs, in the order of ids,
+            which may then be words; the number of experts is then a function of the data.
 
     Returns:
-        A log with as many slots as the busiest expert has episodes, and the length of the longest
-        episode as cap. If the number of experts is known, removing one expert's episodes empties
-        that expert's row and changes no other row. An episode with an unknown action, or with too
-        few observations for its steps, is left out without an error.
+        The log. If the number of experts is known, removing one expert's episodes leaves that
+        expert without transitions and changes no other expert's. An episode with an unknown
+        action, or with too few observations for its steps, is left out without an error.
 
     Raises:
         ValueError: there is no such dataset or column, the spaces are not Box and Discrete, an id
@@ -121,25 +121,26 @@ def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog
     metadata = list(storage.get_episode_metadata(numbers))
     lengths = np.array([_length(dataset, episode) for episode in metadata], np.int64)
     ids = _ids(dataset, metadata, id_column)
-    count, rows = _rows(dataset, ids, id_column, experts)
-    slots = _slots(rows)
-    shape, cap = (count, int(slots.max(initial=0)) + 1), max(1, int(lengths.max(initial=0)))
-    step = 4 * size + 8  # an observation, an action and a reward
+    count, owners = _owners(dataset, ids, id_column, experts)
+    total = sum(lengths.tolist())
+    step = 8 * size + 10  # two observations, an action, a reward and two bits
     require_room(
         dataset,
-        count * shape[1] * (cap + 1) * step,
-        f"{count:,} experts with {shape[1]:,} episodes of {cap:,} steps each",
+        total * step + 8 * count,
+        f"{count:,} experts with {total:,} steps in all",
         "make it smaller, or state fewer experts",
     )
-    log = ExpertLog(
-        observations=np.zeros((*shape, cap + 1, size), np.float32),
-        actions=np.zeros((*shape, cap), np.int32),
-        rewards=np.zeros((*shape, cap), np.float32),
-        lengths=np.zeros(shape, np.int32),
-        terminated=np.zeros(shape, bool),
+    found = Transitions(
+        observations=np.zeros((total, size), np.float32),
+        actions=np.zeros(total, np.int32),
+        rewards=np.zeros(total, np.float32),
+        next_observations=np.zeros((total, size), np.float32),
+        terminated=np.zeros(total, bool),
     )
-    for place, length, episode in zip(
-        zip(rows, slots, strict=True), lengths, storage.get_episodes(numbers), strict=True
+    usable, lasts = np.zeros((2, total), bool)
+    steps = np.zeros(count, np.int64)
+    for owner, first, length, episode in zip(
+        owners, _firsts(owners, lengths), lengths, storage.get_episodes(numbers), strict=True
     ):
         chosen = np.asarray(episode["actions"])
         observations = np.asarray(episode["observations"]).reshape(-1, size)
@@ -148,15 +149,20 @@ def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog
             continue
         if len(observations) <= length:
             continue
-        log.lengths[place] = length
+        place, last = slice(first, first + length), first + length - 1
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, in this row only
-            log.observations[place][: length + 1] = observations[: length + 1]
-            log.rewards[place][:length] = episode["rewards"]
-        log.actions[place][:length] = chosen - first_action
-        log.terminated[place] = bool(episode["terminations"][-1])
-    if not log.lengths.any():
+            found.observations[place] = observations[:length]
+            found.next_observations[place] = observations[1 : length + 1]
+            found.rewards[place] = episode["rewards"]
+        found.actions[place] = chosen - first_action
+        found.terminated[last] = bool(episode["terminations"][-1])
+        lasts[last] = usable[place] = True
+        steps[owner] += length
+    if not usable.any():
         raise DatasetError(f"{dataset} has no steps in it.")
-    return checked(log)
+    if not usable.all():
+        found, lasts = Transitions(*(array[usable] for array in found)), lasts[usable]
+    return checked(ExpertLog(found, lasts, steps))
 
 
 class Described(NamedTuple):
@@ -286,28 +292,29 @@ def _ids(dataset: Path | str, metadata: list[dict[str, Any]], id_column: str) ->
     return [episode[id_column] for episode in metadata]
 
 
-def _rows(
+def _owners(
     dataset: Path | str, ids: list[Any], id_column: str, experts: int | None
 ) -> tuple[int, Int[np.ndarray, " episodes"]]:
-    """Returns the number of experts, and the row of each episode's expert."""
+    """Returns the number of experts, and the number of each episode's expert."""
     if experts is None:
-        known, rows = np.unique(ids, return_inverse=True)
-        return len(known), rows
+        known, owners = np.unique(ids, return_inverse=True)
+        return len(known), owners
     numbers = all(isinstance(one, int | np.integer) for one in ids)
-    rows = np.array(ids, np.int64) if numbers else np.array([-1])
-    if np.any((rows < 0) | (rows >= experts)):
+    owners = np.array(ids, np.int64) if numbers else np.array([-1])
+    if np.any((owners < 0) | (owners >= experts)):
         raise DatasetError(
             f"{id_column!r} of {dataset} must be a number from 0 to {experts - 1}, one for each of "
             f"the {experts} experts, so that removing an expert moves no other; number them with "
             "storage.update_episode_metadata."
         )
-    return experts, rows
+    return experts, owners
 
 
-def _slots(rows: Int[np.ndarray, " episodes"]) -> Int[np.ndarray, " episodes"]:
-    """Numbers the episodes of each expert from 0."""
-    order = np.argsort(rows, kind="stable")
-    begins = np.searchsorted(rows[order], rows[order])
-    slots = np.empty_like(rows)
-    slots[order] = np.arange(len(rows)) - begins
-    return slots
+def _firsts(
+    owners: Int[np.ndarray, " episodes"], lengths: Int[np.ndarray, " episodes"]
+) -> Int[np.ndarray, " episodes"]:
+    """Returns where each episode begins if they are ordered by expert, then as in the dataset."""
+    order = np.argsort(owners, kind="stable")
+    firsts = np.empty_like(lengths)
+    firsts[order] = np.cumsum(lengths[order]) - lengths[order]
+    return firsts

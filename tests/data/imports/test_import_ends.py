@@ -109,7 +109,7 @@ def test_truth_values_of_parquet_and_what_experts_read(tmp_path):
     found = imported(str(tmp_path / "log.parquet"), tmp_path / "out", declared())
     assert (ends_of(found, "a"), ends_of(found, "bb")) == (".e", ".c")
     log = minari_files.load(tmp_path / "out")
-    assert log.terminated[:, 0].sum() == 1
+    assert log.transitions.terminated.sum() == 1
 
 
 def test_a_column_is_declared_once():

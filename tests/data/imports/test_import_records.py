@@ -48,8 +48,10 @@ def test_minari_reads_it(dataset, monkeypatch):
 
 def test_a_cut_episode_keeps_the_observation_after_it(dataset):
     log = minari_files.load(dataset)
-    (bo,) = np.flatnonzero(~log.terminated[:, 0] & (log.lengths[:, 0] > 0))
-    np.testing.assert_array_equal(log.observations[bo, 0], [[-1, 1, 0], [0.5, 1, 0]])
+    found = log.transitions
+    (last,) = np.flatnonzero(log.lasts & ~found.terminated)
+    np.testing.assert_array_equal(found.observations[last], [-1, 1, 0])
+    np.testing.assert_array_equal(found.next_observations[last], [0.5, 1, 0])
 
 
 def test_people_are_units_as_experts_are(dataset):
@@ -57,8 +59,8 @@ def test_people_are_units_as_experts_are(dataset):
     assert (said.experts, said.actions, said.simulated, said.env_id) == (6, 2, False, None)
     log, records = minari_files.load(dataset), load(dataset)
     assert log.experts == 6
-    np.testing.assert_array_equal(log.lengths[:, 0] > 0, records.present[:, 0])
-    np.testing.assert_array_equal(log.actions[:, 0, 0], records.actions[:, 0])
+    np.testing.assert_array_equal(log.steps, records.present.sum(axis=1))
+    np.testing.assert_array_equal(log.transitions.actions, records.actions[records.present])
 
 
 def test_padding_is_zero_and_bounds_hold(tmp_path):

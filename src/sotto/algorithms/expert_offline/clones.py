@@ -20,7 +20,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.settings import Count, Positive, Settings
-from sotto.data.trajectories import ExpertLog, checked, ordered_sum
+from sotto.data.trajectories import ExpertLog, checked
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 
@@ -103,10 +103,13 @@ def ballot_weights(log: ExpertLog, least_return: float | None) -> Float[np.ndarr
     """
     if least_return is None:
         return np.ones(log.experts)
-    played = log.lengths > 0
-    total = ordered_sum(np.where(played, log.returns, 0.0), axis=1)
-    enough = total >= least_return * np.maximum(played.sum(axis=1), 1)
-    return np.where(enough & played.any(axis=1), 1.0, 0.0)
+    weights = np.zeros(log.experts)
+    for expert in np.flatnonzero(log.steps):
+        own = log.of(int(expert))
+        with np.errstate(all="ignore"):
+            total = own.transitions.rewards.sum(dtype=np.float64)
+            weights[expert] = total >= least_return * own.lasts.sum()
+    return weights
 
 
 def fit_clones(
@@ -119,14 +122,13 @@ def fit_clones(
     """Fits one clone to each expert's log, by behaviour cloning with cross-entropy.
 
     Guarantee:
-        Clone i is a function of row i of the log, of `key` and of public settings only. One program
+        Clone i is a function of expert i's log, of `key` and of public settings only. One program
         is mapped over the experts, with a key folded from the expert's number. The experts share
         nothing: no early stopping or settings depend on several logs, and each clone is
         standardised by its own log. No error depends on the content of a log. No shape depends on
-        other experts' logs either: the program gets a fixed number of transitions of each expert,
-        without the padding that the longest episode determines. An expert without transitions gets
-        an untrained clone. Numbers that are not finite affect their own clone only, whose vote is
-        still one vote.
+        other experts' logs either: the program gets a fixed number of transitions of each expert.
+        An expert without transitions gets an untrained clone. Numbers that are not finite affect
+        their own clone only, whose vote is still one vote.
 
     Args:
         config: settings.
@@ -155,7 +157,7 @@ def fit_clones(
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.asarray(numbers))
         ordinals = np.asarray(_ordinals(config, keys, jnp.asarray(log.steps[numbers], jnp.int32)))
         lessons = [
-            _lesson(log, number, drawn, observation_scale)
+            _lesson(log.of(number), drawn, observation_scale)
             for number, drawn in zip(numbers.tolist(), ordinals, strict=True)
         ]
         fitted = _fit(config, actions, observation_scale, _stacked(lessons), keys)
@@ -196,30 +198,23 @@ def _ordinals(
 
 
 def _lesson(
-    log: ExpertLog,
-    expert: int,
+    own: ExpertLog,
     ordinals: Int[np.ndarray, "steps minibatch"],
     observation_scale: tuple[float, ...],
 ) -> _Lesson:
-    """Returns the transitions of these numbers, standardised by the expert's whole log.
-
-    The function first removes the padding. The rounding of a sum over padded steps would depend on
-    the length of other experts' episodes.
-    """
-    lived = np.arange(log.cap) < log.lengths[expert][:, None]
-    seen = log.observations[expert, :, :-1][lived]
-    if len(seen) == 0:
-        nothing = np.zeros(log.observation_size, np.float32)
-        unseen = np.zeros((*ordinals.shape, log.observation_size), np.float32)
+    """Returns the transitions of these numbers, standardised by the expert's whole log."""
+    if not own.steps[0]:
+        nothing = np.zeros(own.observation_size, np.float32)
+        unseen = np.zeros((*ordinals.shape, own.observation_size), np.float32)
         return _Lesson(unseen, np.full(ordinals.shape, -1, np.int32), nothing, nothing + 1)
     with np.errstate(all="ignore"):  # overflow and NaN affect this clone only
-        own = seen * np.asarray(observation_scale, np.float32)
-        mean = own.mean(axis=0, dtype=np.float64).astype(np.float32)
-        deviation = own.std(axis=0, dtype=np.float64).astype(np.float32)
+        seen = own.transitions.observations * np.asarray(observation_scale, np.float32)
+        mean = seen.mean(axis=0, dtype=np.float64).astype(np.float32)
+        deviation = seen.std(axis=0, dtype=np.float64).astype(np.float32)
         deviation = np.maximum(deviation, np.float32(_LEAST_DEVIATION))
-        standardised = (own - mean) / deviation
-    taken = log.actions[expert][lived]
-    return _Lesson(standardised[ordinals], taken[ordinals].astype(np.int32), mean, deviation)
+        standardised = (seen - mean) / deviation
+    taken = own.transitions.actions[ordinals].astype(np.int32)
+    return _Lesson(standardised[ordinals], taken, mean, deviation)
 
 
 def _stacked(lessons: Sequence[_Lesson]) -> _Lesson:

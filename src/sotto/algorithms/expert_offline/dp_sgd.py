@@ -40,7 +40,7 @@ from sotto.algorithms.settings import (
     Seed,
     Settings,
 )
-from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
+from sotto.data.trajectories import ExpertLog, Transitions
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import Event, Gaussian, SampledGaussian
 from sotto.privacy.claims import experts as claims
@@ -336,7 +336,7 @@ class LogPool:
     """
 
     def __init__(self, log: ExpertLog) -> None:
-        self._log = log
+        self._found, self._steps, self._starts = log.transitions, log.steps, log.starts
 
     def draw(
         self, persons: Int[np.ndarray, " n"], generator: np.random.Generator
@@ -344,19 +344,22 @@ class LogPool:
         """Draws one transition of each of these experts.
 
         Returns:
-            The transitions, and whether each expert has one. Without one, the entry is arbitrary.
+            The transitions, and whether each expert has one. Without one, the entry is zero.
         """
-        log = self._log
         uniform = generator.random(len(persons))  # one number for each, also without transitions
-        inside = (persons >= 0) & (persons < log.experts)
+        inside = (persons >= 0) & (persons < len(self._steps))
         experts = np.where(inside, persons, 0)
-        steps = log.steps[experts]
+        steps = self._steps[experts]
         there = inside & (steps > 0)
-        ordinals = np.minimum((uniform * steps).astype(np.int64), steps - 1)[there]
-        # An expert without transitions gets the padding at its own first place.
-        episodes, moments = np.zeros((2, len(persons)), np.int64)
-        episodes[there], moments[there] = places(log, experts[there], ordinals)
-        return transitions(log, experts, episodes, moments), there
+        ordinals = np.minimum((uniform * steps).astype(np.int64), steps - 1)
+        places = (self._starts[experts] + ordinals)[there]
+
+        def drawn(array: np.ndarray) -> np.ndarray:
+            rows = np.zeros((len(persons), *array.shape[1:]), array.dtype)
+            rows[there] = array[places]
+            return rows
+
+        return Transitions(*(drawn(array) for array in self._found)), there
 
 
 def _server(

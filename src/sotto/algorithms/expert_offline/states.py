@@ -19,7 +19,7 @@ from sotto.algorithms.expert_offline.presets import DataFacts
 from sotto.algorithms.offline import learner as offline
 from sotto.algorithms.offline.learner import OfflineState
 from sotto.algorithms.settings import known
-from sotto.data.trajectories import ExpertLog, Transitions, all_transitions
+from sotto.data.trajectories import ExpertLog, Transitions
 from sotto.keys import keys_of, new_key
 from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.rl.envs.base import Discrete
@@ -41,7 +41,7 @@ class Sources:
 
     Args:
         experts: policies with a leading axis of experts; None if only the log is known.
-        log: episodes of the experts; row i belongs to expert i.
+        log: episodes of the experts; the log's expert i has policy i.
         env_id: environment of the experts, if known.
         actions: number of actions, if known.
         about: sentences of certificates about an imported log.
@@ -104,7 +104,7 @@ class Sources:
         """All transitions of the log, as JAX arrays."""
         assert self.log is not None
         if self._transitions is None:
-            self._transitions = jax.tree.map(jnp.asarray, all_transitions(self.log))
+            self._transitions = jax.tree.map(jnp.asarray, self.log.transitions)
         return self._transitions
 
 

@@ -129,8 +129,12 @@ def vote_release(
     Raises:
         ValueError: the actions are not discrete, or the numbers are not positive.
     """
-    cloned = isinstance(voters, Clones)
-    policies = voters.policies if isinstance(voters, Clones) else voters
+    if isinstance(voters, Clones):
+        policies, kind = voters.policies, "clones"
+        protected, duty = claims.CLONES_LOG, claims.OWN_CLONES
+    else:
+        policies, kind = voters, "experts"
+        protected, duty = claims.EXPERTS_POLICY, claims.OWN_EXPERTS
     if policies.log_std is not None:
         raise ValueError("votes need discrete actions, and these policies have continuous ones")
     if queries < 1 or rounds < 1:
@@ -162,15 +166,15 @@ def vote_release(
         population=population,
         participation=Returning(max_participations=rounds, min_separation=1),
         microbatch=math.ceil(count / batches),
-        protects=(claims.CLONES_LOG() if cloned else claims.EXPERTS_POLICY(),),
+        protects=(protected(),),
         does_not_protect=(
-            claims.RELEASED_VOTES(kind="clones" if cloned else "experts"),
+            claims.RELEASED_VOTES(kind=kind),
             claims.HOW_MANY(),
             claims.MOST_EXPERTS(),
             *about.does_not_protect,
         ),
         assumptions=(
-            (claims.OWN_CLONES if cloned else claims.OWN_EXPERTS).assumption(),
+            duty.assumption(),
             claims.PUBLIC_WORLD.assumption(),
             *((FIRST_POLICY.assumption(),) if first_policy else ()),
             *about.assumptions,

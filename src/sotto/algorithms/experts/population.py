@@ -210,7 +210,8 @@ def collect(population: Population, floor: float, episodes: int, seed: int, say:
         done = int(rows[-1]) + 1
         left = (time.monotonic() - began) / done * (settings.experts - done)
         say(f"{done:>6,}/{settings.experts:,} experts have played   {_duration(left)} left")
-    return ExpertLog(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    joined: ExpertLog = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+    return joined
 
 
 def write_log(

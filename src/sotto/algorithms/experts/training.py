@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.ppo import Networks, PPOConfig, PPOState
-from sotto.data.trajectories import ExpertLog
+from sotto.data.trajectories import ExpertLog, Transitions
 from sotto.keys import new_key
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
@@ -383,17 +383,13 @@ def _play(env: AnyEnvironment, policies: Floored, keys: PRNGKeyArray, episodes: 
 
 
 def _as_log(played: Trajectory) -> ExpertLog:
-    """Returns episodes [experts, episodes, T] as a log; entries after an episode's end are zero."""
+    """Returns episodes [experts, episodes, T] as a log; nothing after an episode's end is kept."""
     alive: Bool[np.ndarray, "experts episodes T"] = np.asarray(played.alive)
-    lengths = alive.sum(axis=-1, dtype=np.int32)
-    observations = np.concatenate(
-        [played.observations[..., :1, :], played.next_observations], axis=-2
-    )
-    reached = np.arange(observations.shape[-2]) <= lengths[..., None]
-    return ExpertLog(
-        observations=np.where(reached[..., None], observations, 0.0).astype(np.float32),
-        actions=np.where(alive, played.actions, 0).astype(np.int32),
-        rewards=np.where(alive, played.rewards, 0.0).astype(np.float32),
-        lengths=lengths,
-        terminated=np.any(np.asarray(played.terminated), axis=-1, keepdims=False),
-    )
+    lengths = alive.sum(axis=-1, keepdims=True)
+    lasts = np.arange(1, alive.shape[-1] + 1) == lengths
+
+    fields = (played.observations, played.actions, played.rewards, played.next_observations)
+    types = (np.float32, np.int32, np.float32, np.float32)
+    kept = [np.asarray(x)[alive].astype(t) for x, t in zip(fields, types, strict=True)]
+    transitions = Transitions(*kept, np.asarray(played.terminated)[alive])
+    return ExpertLog(transitions, lasts[alive], lengths.sum(axis=(1, 2)))

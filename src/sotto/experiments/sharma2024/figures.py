@@ -187,7 +187,7 @@ def identity(sources: Sources) -> str:
     digest = hashlib.sha256()
     arrays = [] if sources.experts is None else jax.tree.leaves(sources.experts)
     if sources.log is not None:
-        arrays += sources.log
+        arrays += jax.tree.leaves(sources.log)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]

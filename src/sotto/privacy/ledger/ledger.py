@@ -31,7 +31,7 @@ from sotto.privacy.ledger.databases import database
 from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, json_values, now, versions
 from sotto.privacy.ledger.joining import Joining, Numbers, Said, check_stream
 from sotto.privacy.ledger.persons import PersonBlock
-from sotto.privacy.ledger.records import StreamRecord, blocks_of, of_earlier_law
+from sotto.privacy.ledger.records import StreamRecord, blocks_of, not_interrupted
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.spending import Account, Budget
 from sotto.privacy.ledger.streams import LedgerStream
@@ -264,19 +264,10 @@ class Ledger:
         """
         with self._lock:
             check_stream(self._joining, self.joined, statement)
-            streams = enumerate(self.streams)
-            found = [i for i, record in streams if same_stream(record.statement, statement)]
-            if not found and any(of_earlier_law(r.statement, statement) for r in self.streams):
-                raise LedgerMismatch(
-                    f"{statement.name!r} was opened by an earlier version, which drew its noise by "
-                    "another law than this one; what it released stays as it was certified, but it "
-                    "cannot go on: open a new stream"
-                )
+            stored = [record.statement for record in self.streams]
+            found = [i for i, one in enumerate(stored) if same_stream(one, statement)]
             if not found or found[-1] in self._live:
-                raise LedgerMismatch(
-                    f"this ledger has no interrupted stream {statement.name!r} with these "
-                    "settings; open a new one"
-                )
+                raise not_interrupted(stored, statement)
             correlated = statement.correlation.kind != "independent"
             if correlated and self.streams[found[-1]].releases:
                 raise LedgerMismatch(

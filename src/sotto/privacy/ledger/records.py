@@ -95,11 +95,33 @@ def blocks_of(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, 
     return [tuple(PersonBlock(*block) for block in release) for release in persons]
 
 
-def of_earlier_law(stored: StreamStatement, asked: StreamStatement) -> bool:
-    """Returns whether two statements differ only in the law of the noise, and in its cost."""
-    drawing = ("noise_law", "noise_rounding", "sampler_delta")
-    same = asked.model_copy(update={name: getattr(stored, name) for name in drawing})
-    return stored.noise_law != asked.noise_law and same_stream(stored, same)
+def not_interrupted(stored: Sequence[StreamStatement], asked: StreamStatement) -> LedgerMismatch:
+    """Returns the error for a stream with which a ledger cannot go on.
+
+    Args:
+        stored: statements of the ledger's streams.
+        asked: statement of the stream, which none of them is, or which is open.
+    """
+    name = repr(asked.name)
+
+    def differs(one: StreamStatement, *only: str) -> bool:
+        same = asked.model_copy(update={field: getattr(one, field) for field in only})
+        return same_stream(one, same) and not same_stream(one, asked)
+
+    if any(differs(one, "noise_law", "noise_rounding", "sampler_delta") for one in stored):
+        return LedgerMismatch(
+            f"{name} was opened by an earlier version, which drew its noise by another law than "
+            "this one; what it released stays as it was certified, but it cannot go on: open a new "
+            "stream"
+        )
+    if any(differs(one, "sum_rounding") for one in stored):
+        return LedgerMismatch(
+            f"{name} was opened on another number of devices, on which its sums are rounded more "
+            "often or less; go on with as many"
+        )
+    return LedgerMismatch(
+        f"this ledger has no interrupted stream {name} with these settings; open a new one"
+    )
 
 
 def require_alike(statements: Sequence[StreamStatement]) -> None:

@@ -108,11 +108,14 @@ def sum_rounding(
     )
     bound = 1.001 * (product + grid)
     if bound > LARGEST_ROUNDING:
-        fitting = math.isqrt(int(LARGEST_ROUNDING / 4 / _ROUNDOFF))
+        room = LARGEST_ROUNDING / 4 / _ROUNDOFF  # of the product, for half of the bound
+        most = math.isqrt(int(room)) if len(batches) == 1 else max(1, int(room / sum(batches)))
+        mend = f"use a microbatch of at most {most} people (and fewer slots if that is not enough)"
+        if grid > product:
+            mend = f"{len(batches)} batches are each rounded to the grid; use a larger microbatch"
         raise ValueError(
             f"rounding in float32 sums over {sum(batches)} people needs {100 * bound:.0f}% more "
-            "noise; "
-            f"use a microbatch of at most {fitting} people (and fewer slots if that is not enough)"
+            f"noise; {mend}"
         )
     return bound
 

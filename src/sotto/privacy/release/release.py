@@ -254,7 +254,9 @@ class Release(ReleaseDeclaration):
             return 0.0
         batches = [batch_size(self) or self.slots]
         if (sampling := sampling_of(self)) is not None:
-            devices = Devices.chosen().count
+            # Devices that get whole microbatches sum as many in all as one device would: what holds
+            # nobody is exactly zero.
+            devices = Devices.chosen().count if self.microbatch is None else 1
             together = people_at_once(self, devices)
             assert together is not None
             sizes = together.sizes(most_drawn(sampling, _MISSED))
