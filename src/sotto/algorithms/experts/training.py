@@ -388,8 +388,12 @@ def _as_log(played: Trajectory) -> ExpertLog:
     lengths = alive.sum(axis=-1, keepdims=True)
     lasts = np.arange(1, alive.shape[-1] + 1) == lengths
 
-    fields = (played.observations, played.actions, played.rewards, played.next_observations)
-    types = (np.float32, np.int32, np.float32, np.float32)
-    kept = [np.asarray(x)[alive].astype(t) for x, t in zip(fields, types, strict=True)]
-    transitions = Transitions(*kept, np.asarray(played.terminated)[alive])
+    found = Transitions(
+        played.observations.astype(np.float32),
+        played.actions.astype(np.int32),
+        played.rewards.astype(np.float32),
+        played.next_observations.astype(np.float32),
+        played.terminated,
+    )
+    transitions = Transitions(*(np.asarray(array)[alive] for array in found))
     return ExpertLog(transitions, lasts[alive], lengths.sum(axis=(1, 2)))
