@@ -20,10 +20,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from pydantic_core import to_json
 
+from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.privacy.answers.distances import (
     AnyTwoTeachers,
     Distance,
@@ -32,7 +35,6 @@ from sotto.privacy.answers.distances import (
     TrainingShards,
 )
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.answers.rows import TeacherRows
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import PrivacyError
@@ -55,6 +57,8 @@ from sotto.privacy.statements import (
     StreamStatement,
 )
 from sotto.privacy.units import Adjacency, Unit
+from sotto.rl.envs.base import Discrete
+from sotto.rl.networks import Policy
 
 CHECKER = Path(__file__).parents[1] / "tools" / "check_certificate.py"
 PEOPLE = 500
@@ -202,22 +206,12 @@ def training(draw: random.Random, where: Path) -> Ledger:
     return ledger
 
 
-class Uniform(TeacherRows):
-    """As many teachers as are stated, with the uniform row at each observation."""
-
-    def __init__(self, statement: AnswerStatement) -> None:
-        distance = statement.distance
-        self.teachers = distance.teachers if isinstance(distance, TrainingShards) else 1
-        self.actions = statement.mechanism.actions
-        self.observation_size = statement.observation_size
-
-    def each(self, observations: np.ndarray) -> np.ndarray:
-        """Returns the uniform row at each observation."""
-        return np.full((self.teachers, len(observations), self.actions), 1 / self.actions)
-
-    def moves_within(self, _distance: Distance) -> bool:
-        """Returns True, because the row never moves."""
-        return True
+def uniform(statement: AnswerStatement) -> Ensemble:
+    """Returns as many teachers as are stated, with the uniform row at each observation."""
+    teachers = statement.distance.teachers if isinstance(statement.distance, TrainingShards) else 1
+    actions = Discrete(statement.mechanism.actions)
+    one = Policy(statement.observation_size, actions, (2,), jax.random.key(0))
+    return Ensemble(jax.tree.map(lambda x: jnp.zeros((teachers, *x.shape)), one))
 
 
 def teacher(draw: random.Random, where: Path) -> AnswerLedger:
@@ -251,7 +245,7 @@ def teacher(draw: random.Random, where: Path) -> AnswerLedger:
     asked = np.zeros((1, statement.observation_size))
     for name in ("ann", "ben")[: draw.randint(0, 2)]:
         ledger.add_student(name, draw.randint(1, queries))
-        ledger.answer(name, asked, Uniform(statement), GeneratorSource())
+        ledger.answer(name, asked, uniform(statement), GeneratorSource())
     return ledger
 
 

@@ -3,37 +3,37 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from sotto.privacy.answers.distances import Distance, TrainingShards
+from sotto.algorithms.kickstarting.teachers import Ensemble
+from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
 from sotto.privacy.answers.ledger import Answered, AnswerLedger
-from sotto.privacy.answers.rows import TeacherRows
+from sotto.privacy.answers.rows import RowsOf, TeacherRows
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.rl.envs.base import Discrete
+from sotto.rl.networks import Policy
 
 Rows = Callable[[np.ndarray], np.ndarray]
 
 
-class Alike(TeacherRows):
-    """As many teachers as are stated, all with the rows of a function, by default uniform ones."""
+def alike(statement: AnswerStatement, function: Rows | None = None) -> TeacherRows:
+    """Returns as many teachers as are stated, all with these rows, by default uniform ones."""
+    size, actions = statement.observation_size, statement.mechanism.actions
+    distance = statement.distance
+    if isinstance(distance, ObservationDistance):  # of a network only is one proved
+        one = Policy(size, Discrete(actions), (2,), jax.random.key(0))
+        return Ensemble(jax.tree.map(lambda x: jnp.zeros_like(x)[None], one))
 
-    def __init__(self, statement: AnswerStatement, function: Rows | None = None) -> None:
-        shards = isinstance(statement.distance, TrainingShards)
-        self.teachers = statement.distance.teachers if shards else 1
-        self.actions = statement.mechanism.actions
-        self.observation_size = statement.observation_size
-        self._function = function
+    def uniform(observations: np.ndarray) -> np.ndarray:
+        return np.full((len(observations), actions), 1 / actions)
 
-    def each(self, observations: np.ndarray) -> np.ndarray:
-        if self._function is None:
-            rows = np.full((len(observations), self.actions), 1 / self.actions)
-        else:
-            rows = self._function(observations)
-        return np.repeat(rows[None], self.teachers, axis=0)
-
-    def moves_within(self, distance: Distance) -> bool:
-        """The uniform row does not move."""
-        return self._function is None or super().moves_within(distance)
+    teachers = distance.teachers if isinstance(distance, TrainingShards) else 1
+    if function is Unasked:
+        return RowsOf([Unasked(actions) for _ in range(teachers)], actions, size)
+    return RowsOf([function or uniform] * teachers, actions, size)
 
 
 def ask(
@@ -43,9 +43,22 @@ def ask(
     statement = ledger.statement
     noise = GeneratorSource(0 if statement.entropy == "fixed-seed" else None)
     observations = np.zeros((rows, statement.observation_size))
-    return ledger.answer(student, observations, Alike(statement, function), noise, **more)
+    return ledger.answer(student, observations, alike(statement, function), noise, **more)
 
 
-def fail(observations: np.ndarray) -> np.ndarray:
-    """Must not be asked."""
-    raise AssertionError("this must not be computed")
+class Unasked:
+    """A function that must not be asked, but for the one question when teachers are made of it."""
+
+    def __init__(self, actions: int = 3) -> None:
+        self.actions = actions
+        self.asked = 0
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        self.asked += 1
+        if self.asked > 1:
+            raise ComputedError
+        return np.zeros((1, self.actions))
+
+
+class ComputedError(BaseException):
+    """Something was computed that must not be. No answer takes the place of this error."""

@@ -10,6 +10,7 @@ process that sent the tasks receives one result for each, so a result must depen
 Ledgers, noise and policies stay in that process.
 """
 
+import logging
 import os
 import pickle
 import socket
@@ -35,6 +36,8 @@ _RETRIES = 10
 does it, such as one that needs too much memory, must end."""
 
 _CONNECT_SECONDS = 10.0
+_TOKEN_BY_DEFAULT = (2, 60)
+_log = logging.getLogger(__name__)
 
 _connected: ContextVar[bool] = ContextVar("cluster", default=False)
 _in_task = False
@@ -61,6 +64,7 @@ def on_cluster(address: str | None) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of a change
     import ray
 
+    _warn_of_an_open_cluster(address, ray.__version__)
     mine = not ray.is_initialized()
     if not mine and address != "auto":
         raise ValueError(f"this process has a Ray cluster already; give auto, not {address}")
@@ -136,6 +140,17 @@ def finished(
             did it. An exception of `work` itself is raised as it is.
     """
     return ((tasks[index], result) for index, result in _results(work, tasks))
+
+
+def _warn_of_an_open_cluster(address: str, ray_version: str) -> None:
+    """Warns where this version of Ray asks nobody for a token unless it is told to."""
+    asks = tuple(int(part) for part in ray_version.split(".")[:2]) >= _TOKEN_BY_DEFAULT
+    if address != "local" and not asks and os.environ.get("RAY_AUTH_MODE") != "token":
+        _log.warning(
+            "Ray %s lets whoever reaches its ports run programs; set RAY_AUTH_MODE=token here and "
+            "for ray start",
+            ray_version,
+        )
 
 
 def ordered(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:

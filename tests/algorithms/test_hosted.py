@@ -80,6 +80,7 @@ def test_a_student_outside_jax_asks_and_follows():
     with users:
         run = GymnasiumStudent(users, env, seed=1)
         teacher = ExactTeacher(RowsOf(rows, 2, 4))
+        asked.clear()
         training = StudentTraining(config, [1], [teacher], run.student(config), collect=run.collect)
         progress = list(training)[-1]
     assert progress.updates == 8

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import small_teacher
 import sqlalchemy as sa
-from asking import Alike
+from asking import alike
 
 from sotto.errors import RunError
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
@@ -53,7 +53,7 @@ def ask(ledger: AnswerLedger, key: DigestKey | None, state: int, name: str = "ke
 
 
 def answered(ledger: AnswerLedger, state: int, **request) -> Answered:
-    asked, teacher = question(state).observations, Alike(ledger.statement)
+    asked, teacher = question(state).observations, alike(ledger.statement)
     return ledger.answer("ann", asked, teacher, GeneratorSource(), **request)
 
 

@@ -290,7 +290,7 @@ def test_experts_of_another_import_are_not_asked(tmp_path: Path) -> None:
     assert asked.resolved(config).identity == config.identity
     unsaid = replace(config, population="simulated")
     for begins in (asked.resolved, lambda it: next(asked.train(it, [0], [], (), 0, [tmp_path]))):
-        with pytest.raises(RunError, match="imported records, whose people are real"):
+        with pytest.raises(RunError, match="was imported, and its people count as real"):
             begins(unsaid)
     with pytest.raises(RunError, match="so its people are real, and those of"):
         asked.resolved(replace(config, experts="runs/experts", population=None))

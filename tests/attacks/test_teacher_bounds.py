@@ -227,7 +227,7 @@ def test_a_statement_of_another_network_or_without_its_rounding_is_refused(tmp_p
             LocalTeacher(ensemble, account, "student")
     account = ledger(tmp_path, statement)
     with pytest.raises(ValueError, match="not proved of this teacher's network"):
-        LocalTeacher(RowsOf(lambda x: ensemble(x), ACTIONS, SIZE), account, "student")
+        LocalTeacher(RowsOf(ensemble, ACTIONS, SIZE), account, "student")
 
 
 def _rounding_said(distance: ObservationDistance) -> list[str]:

@@ -216,6 +216,50 @@ def test_a_release_whose_masks_cannot_be_opened_is_lost_and_charged(tmp_path):
     assert ledger.persons == 3 * SLOTS  # those of the lost release do not come again
 
 
+def test_a_device_that_loses_a_release_without_being_charged_is_not_asked_again(
+    tmp_path, monkeypatch
+):
+    """It sends random bytes as its shares and no vector, so that its masks cannot be opened."""
+    experiment, _ = begun(tmp_path, num_updates=2)
+    attacker = 1000
+    pass_on = Round.pass_on
+
+    def random_shares(one, sealed):
+        return pass_on(
+            one,
+            {
+                person: {place: os.urandom(len(share)) for place, share in shares.items()}
+                if person == 0
+                else shares
+                for person, shares in sealed.items()
+            },
+        )
+
+    def lost(node: int, kind: str) -> bool:
+        return node == attacker and kind == f"query.{messages.VECTORS}"
+
+    monkeypatch.setattr(Round, "pass_on", random_shares)
+    grid = LocalGrid(client_app(), {attacker: {"person": 0}}, lost)
+    joins = iter(range(1, 40))
+
+    def wave() -> list[int]:
+        """As many new people as fill a release beside the attacker."""
+        charged_now = experiment.runs[0].open_ledger().persons
+        while len(grid.contexts) < charged_now + SLOTS:
+            person = next(joins)
+            grid.contexts |= LocalGrid(client_app(), {1000 + person: {"person": person}}).contexts
+        return list(grid.contexts)
+
+    monkeypatch.setattr(grid, "get_node_ids", wave)
+    reports = trained(experiment, grid)
+    assert [one.updates for one in reports] == [1, 2]
+    asked = [m.metadata.dst_node_id for m in grid.sent if m.metadata.message_type == "query.keys"]
+    assert asked.count(attacker) == 1
+    ledger = experiment.runs[0].open_ledger()
+    assert sum(stream.releases for stream in ledger.streams) == 3
+    assert 0 not in {p for s in ledger.streams for b in s.persons.blocks for p in range(*b)}
+
+
 def test_a_killed_server_loses_one_charged_release_and_goes_on(tmp_path):
     """kill -9 between the charge and the release."""
     code = (

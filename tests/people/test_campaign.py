@@ -19,6 +19,7 @@ from sotto.people import campaign as campaigns
 from sotto.people import start
 from sotto.people.campaign import Terms
 from sotto.people.client import CampaignRefused, Person
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.plan import CampaignPlan
 from sotto.people.units import written_update
 from sotto.people.updater import Updater
@@ -27,6 +28,7 @@ from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.statements import Part
+from sotto.runs import marks
 
 
 @pytest.fixture
@@ -91,23 +93,52 @@ def test_a_campaign_from_start_to_certificate(live):
 
 
 @pytest.mark.parametrize("left", ["nothing", "the one before"])
-def test_a_certificate_that_was_not_written_is_written_later(live, left, monkeypatch):
-    """A full disk, or a kill after the publication, leaves an older file or none."""
-    if left == "the one before":
-        live.live(0, 1)
-        live.updater.step()
+def test_a_certificate_that_is_missing_is_written_again(live, left):
+    """As where the version was published on another machine."""
+    live.live(0, 1)
+    live.updater.step()
+    before = live.campaign.certificate.read_bytes()
     live.live(2, 3)
+    live.updater.step()
+    live.campaign.certificate.write_bytes(before)
+    if left == "nothing":
+        live.campaign.certificate.unlink()
+    updater = live.new_updater()
+    live.now += 31  # the lease of the first updater ends
+    assert not updater.step()
+    assert verify(live.campaign.certificate, ledger_of(live)).status == "verified"
+
+
+def test_a_certificate_is_on_disk_before_its_version_is_published(live, monkeypatch):
+    """Otherwise a kill between both leaves nothing that reveals an older ledger."""
+    finish, seen = CampaignDatabase.finish, []
+
+    def noted(store, release, *more, **how):
+        seen.append((release, marks.of_certificate(live.campaign.certificate).charges))
+        return finish(store, release, *more, **how)
+
+    monkeypatch.setattr(CampaignDatabase, "finish", noted)
+    for release in range(2):
+        live.live(2 * release, 2 * release + 1)
+        live.updater.step()
+    assert seen == [(0, 1), (1, 2)]
+
+
+def test_a_full_disk_delays_the_publication(live, monkeypatch):
+    live.live(0, 1)
 
     def full(*_args, **_how):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(Certificate, "write", full)
-        with pytest.raises(OSError, match="No space"):
-            live.updater.step()
-    updater = live.new_updater()
-    live.now += 31  # the lease of the first updater ends
-    assert not updater.step()
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                live.updater.step()
+        assert live.store.version() == 0
+    assert live.updater.step()
+    assert live.store.version() == 1
+    assert live.store.counts().made == 1  # it was not lost
     assert verify(live.campaign.certificate, ledger_of(live)).status == "verified"
 
 

@@ -43,6 +43,16 @@ def live(tmp_path: Path, budget: SharedBudget):
         yield found
 
 
+def test_a_budget_whose_delta_is_for_fewer_people_is_refused(tmp_path: Path) -> None:
+    """Otherwise the campaign would stand still when so many people have come."""
+    large = SharedBudget.create(tmp_path / "people.budget", Allowance(epsilon=2.5, delta=0.2))
+    with (
+        pytest.raises(RunError, match=r"people may give .* too many for the delta of 0\.2"),
+        started(tmp_path, budget=large),
+    ):
+        pass
+
+
 def people_of(live: Live) -> list[int]:
     """The people whom the campaign's ledger has charged."""
     blocks = [block for one in live.campaign.open_ledger().streams for block in one.persons.blocks]

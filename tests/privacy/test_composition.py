@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from references import gaussian_delta
+from small import answers
 
 import sotto
+from sotto.privacy.answers.distances import Distance, ObservationDistance, PolicyDistance
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.derive import Certificate, derive
 from sotto.privacy.certificates.joint import replaced, together, zero_out_budget
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.release.choices import ChoiceRelease
 from sotto.privacy.statements import Once, Part, StreamStatement
-from sotto.privacy.units import TRANSITION, Unit
+from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
 
 SOURCE = Path(sotto.__file__).parent
 ZERO_OUT = Unit(kind="transition", adjacency="zero-out")
@@ -96,6 +101,51 @@ def test_ledgers_about_other_things_have_no_cost_in_common(
     ledgers = [charged(tmp_path / "one"), charged(tmp_path / "two", **other)]
     with pytest.raises(LedgerMismatch, match="no cost in common"):
         together(ledgers)
+
+
+@pytest.mark.parametrize(
+    "distances",
+    [
+        (PolicyDistance(l2=0.001), PolicyDistance(l2=1.0)),
+        (
+            ObservationDistance(radius=0.1, lipschitz=1.0, rounding=1e-7),
+            ObservationDistance(radius=0.2, lipschitz=1.0, rounding=1e-7),
+        ),
+    ],
+)
+def test_teachers_ledgers_about_other_distances_have_no_cost_in_common(
+    tmp_path: Path, distances: tuple[Distance, Distance]
+) -> None:
+    """Neighbours at the larger distance would cost more in both than the sum says."""
+    budget = Budget(epsilon=math.inf, delta=1e-5)
+    made = [
+        AnswerLedger.create(tmp_path / f"{i}", statement=answers(distance=one), budget=budget)
+        for i, one in enumerate((*distances, distances[1]))
+    ]
+    with pytest.raises(LedgerMismatch, match="about other units or distances"):
+        together(made)
+    assert together(made[1:]).epsilon == 0
+
+
+def test_ledgers_that_say_several_radii_have_no_cost_in_common(tmp_path: Path) -> None:
+    budget = Budget(epsilon=1.0, delta=1e-4)
+    made = []
+    for radius in (0.05, 0.5):
+        ledger = Ledger.create(tmp_path / f"{radius}", unit=REWARD_FUNCTION, budget=budget)
+        ChoiceRelease(
+            "policy",
+            REWARD_FUNCTION,
+            candidates=np.eye(2),
+            weights=np.eye(2),
+            bounds=(0.0, 0.5),
+            radius=radius,
+            epsilon=0.9,
+            population="simulated",
+            protects=(LOGGED_FUNCTION(radius=f"{radius}"),),
+        ).open(ledger)
+        made.append(ledger)
+    with pytest.raises(LedgerMismatch, match="radi"):
+        together(made)
 
 
 @pytest.mark.parametrize("part", ["experiments", "runs", "serving", "cli"])

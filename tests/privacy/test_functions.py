@@ -110,13 +110,26 @@ def test_nothing_is_released_that_could_not_be_charged(tmp_path: Path, monkeypat
     def unavailable(*_: object) -> None:
         raise LedgerUnavailable("gone")
 
-    def unseen(_: np.ndarray) -> np.ndarray:
-        raise AssertionError("the secret was read")
+    def own(points: np.ndarray) -> np.ndarray:
+        asked.extend(points.tolist())
+        return np.zeros((len(points), 2))
 
+    asked: list[list[float]] = []
     monkeypatch.setattr(stream._stream, "charge", unavailable)
     with pytest.raises(LedgerUnavailable):
-        stream.release_function(unseen, 2)
+        stream.release_function(own, 2)
+    assert asked == [[0.0]]  # for its shape
     assert not list(tmp_path.glob("*.values"))
+
+
+def test_a_mistake_of_a_function_is_noticed_before_the_charge(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    stream = path_release(size=None).open(ledger)
+    with pytest.raises(ValueError, match=r"must return numbers of shape \(1, 2\) at one point"):
+        stream.release_function(lambda points: np.ones((len(points), 7)), 2)
+    with pytest.raises(ZeroDivisionError):
+        stream.release_function(lambda points: 1 / 0, 2)
+    assert ledger.streams[0].releases == 0
 
 
 def test_another_unit_is_refused(tmp_path: Path) -> None:

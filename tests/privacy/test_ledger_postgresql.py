@@ -246,6 +246,25 @@ def test_a_commit_with_a_warning_has_failed(ledger: Ledger, postgresql_url: str)
     assert state(Ledger.open(postgresql_url)) == state(ledger)
 
 
+@pytest.mark.parametrize(
+    "forgets",
+    [
+        "CREATE RULE forget AS ON INSERT TO entries DO INSTEAD NOTHING",
+        "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;"
+        "CREATE TRIGGER forget BEFORE INSERT ON entries FOR EACH ROW EXECUTE FUNCTION forget()",
+    ],
+)
+def test_a_database_that_forgets_charges_is_refused(
+    ledger: Ledger, postgresql_url: str, forgets: str
+) -> None:
+    stream = ledger.open_stream(STATEMENT)
+    with connected(postgresql_url) as admin:
+        admin.exec_driver_sql(forgets)
+    with pytest.raises(LedgerCorrupt, match="does not keep what is written into the ledger"):
+        stream.charge(0, 1, [np.array([0])])
+    assert stream.releases == 0
+
+
 _VICTIM = """
 import sys
 from sotto.privacy.ledger.ledger import Ledger

@@ -193,6 +193,18 @@ def test_too_many_people_make_delta_vacuous(tmp_path):
         charge(stream, 99)
 
 
+def test_who_would_be_too_many_is_left_out_and_the_others_go_on(tmp_path):
+    budget = SharedBudget.create(tmp_path / "budget", Allowance(epsilon=1.0, delta=0.01))
+    stream = product(budget, tmp_path / "product").open_stream(statement(9.0))
+    charge(stream, *range(97))
+    assert stream.refused([96, 97, 98, 99, 100]) == [96, 99, 100]
+    assert stream.hold([97, 98, 99, 100]) == [99, 100]
+    charge(stream, 97, 98)
+    later = product(budget, tmp_path / "later").open_stream(statement(9.0))
+    assert later.hold([5, 99, 6, 98]) == [99]  # people who took part in anything are not new
+    charge(later, 5, 6, 98)
+
+
 # --- streams and ledgers that are refused --------------------------------------------------------
 
 

@@ -16,20 +16,30 @@ from sotto.privacy.mechanisms.dirichlet.simplex import (
 
 
 @pytest.mark.filterwarnings("error")
-def test_rows_are_normalised_and_what_is_no_row_is_uniform() -> None:
-    rows = np.array([[2.0, 6.0], [np.nan, 1], [1, np.inf], [0, 0], [1e308, 1e308], [-1e-9, 1]])
-    expected = [[0.25, 0.75], *[[0.5, 0.5]] * 4, [0.0, 1.0]]
-    np.testing.assert_array_equal(as_policies(rows), expected)
+def test_what_is_no_row_is_the_nearest_one_and_nan_is_uniform() -> None:
+    rows = np.array([[0.5, 0.7], [np.nan, 1], [-1, np.inf], [0, 0], [1e308, 1e308], [-2.0, 1]])
+    expected = [[0.4, 0.6], [0.5, 0.5], [0, 1], *[[0.5, 0.5]] * 2, [0.0, 1.0]]
+    np.testing.assert_allclose(as_policies(rows), expected, atol=1e-15)
     single = as_policies(np.array([[0.1, 0.9]], dtype=np.float32))
     assert single.dtype == np.float64
     assert abs(single.sum() - 1) < 1e-15
 
 
-def test_a_row_that_rounding_made_negative_stays_near() -> None:
-    """As where a teacher gives 1 minus the other probabilities for the last one."""
-    row = np.array([[0.04, 0.96, -6.5e-18]])
-    near = row + np.array([[-1e-9, 0.0, 1e-9]])
-    assert np.linalg.norm(as_policies(row) - as_policies(near)) < 2e-9
+@pytest.mark.parametrize("scale", [1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e300])
+def test_policies_are_as_near_as_the_rows_were(scale: float) -> None:
+    """Whatever the rows are: as where a teacher gives 1 minus the other probabilities."""
+    rng = np.random.default_rng(0)
+    for middle in (0.0, 1e-6, 1 / 4, 1.0):
+        one, two = middle + scale * rng.normal(size=(2, 5000, 4))
+        apart = np.linalg.norm(one - two, axis=1)
+        moved = np.linalg.norm(as_policies(one) - as_policies(two), axis=1)
+        assert np.all(moved <= apart + 1e-14)
+    edges = np.array([[1.000001, -0.999e-6], [1.000001, -1.001e-6], [0.04, 0.96 - 6.5e-18]])
+    for row in edges:
+        near = row + np.array([1e-9, -1e-9])
+        assert np.linalg.norm(as_policies(row[None]) - as_policies(near[None])) < 2e-9
+    tiny = as_policies(np.array([[1e-6, 0.0], [0.0, 1e-6]]))
+    assert np.linalg.norm(tiny[0] - tiny[1]) < 2e-6
 
 
 def test_mixing_keeps_the_floor_and_shrinks_distances() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from asking import Alike, fail
+from asking import Unasked
 from small import answers
 
 from sotto.algorithms.kickstarting.teachers import Ensemble
@@ -35,18 +35,17 @@ SHARDS = 50
 ASKED = np.zeros((2, 4))
 
 
-class Shards(TeacherRows):
-    """An author's own teachers, of whom the last one returns any row."""
+def shards(last: Callable[[np.ndarray], Any], count: int = SHARDS) -> RowsOf:
+    """An author's own teachers, of whom the last one returns anything."""
 
-    teachers, actions, observation_size = SHARDS, 2, 4
+    def second(observations: np.ndarray) -> np.ndarray:
+        return np.tile([0.0, 1.0], (len(observations), 1))
 
-    def __init__(self, last: list[float]) -> None:
-        self.last = last
+    return RowsOf([second] * (count - 1) + [last], 2, 4)
 
-    def each(self, observations: np.ndarray) -> np.ndarray:
-        rows = np.tile([0.0, 1.0], (self.teachers, len(observations), 1))
-        rows[-1] = self.last
-        return rows
+
+def always(row: list[float]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda observations: np.tile(row, (len(observations), 1))
 
 
 def ledger_about(path: Path, distance: Distance, **changes: Any) -> AnswerLedger:
@@ -69,12 +68,12 @@ def almost_exact(path: Path) -> AnswerLedger:
         ([1e6, 0.0], 1.0),
         ([1.0, 0.0], 1.0),
         ([0.0, 1e6], 0.0),
-        ([-1e6, 0.0], 0.5),
-        ([1e6, -1e6], 0.5),
+        ([-1e6, 0.0], 0.0),
+        ([1e6, -1e6], 1.0),
         ([-1e-9, 1.0], 0.0),
         ([math.nan, 0.0], 0.5),
-        ([math.inf, 0.0], 0.5),
-        ([0.0, -math.inf], 0.5),
+        ([math.inf, 0.0], 1.0),
+        ([0.0, -math.inf], 1.0),
         ([1e308, 1e308], 0.5),
         ([5e-324, 0.0], 0.5),
     ],
@@ -85,7 +84,7 @@ def test_one_of_n_teachers_moves_the_mean_by_a_share_at_most(
     ledger = almost_exact(tmp_path)
     with np.errstate(all="raise"):
         honest, other = (
-            ledger.answer("ann", ASKED, Shards(row), GeneratorSource()).policies
+            ledger.answer("ann", ASKED, shards(always(row)), GeneratorSource()).policies
             for row in ([0.0, 1.0], last)
         )
     moved = np.linalg.norm(honest - other, axis=1)
@@ -94,10 +93,10 @@ def test_one_of_n_teachers_moves_the_mean_by_a_share_at_most(
 
 
 def test_an_answer_is_the_noisy_mean(tmp_path: Path) -> None:
-    shards = TrainingShards(teachers=SHARDS)
+    distance = TrainingShards(teachers=SHARDS)
     mechanism = GaussianPolicy(actions=2, noise_stddev=0.1)
-    ledger = ledger_about(tmp_path, shards, mechanism=mechanism, entropy="fixed-seed")
-    answered = ledger.answer("ann", ASKED, Shards([1.0, 0.0]), GeneratorSource(7))
+    ledger = ledger_about(tmp_path, distance, mechanism=mechanism, entropy="fixed-seed")
+    answered = ledger.answer("ann", ASKED, shards(always([1.0, 0.0])), GeneratorSource(7))
     mean = np.tile([1 / SHARDS, 1 - 1 / SHARDS], (2, 1))
     expected = mechanism.answer(mean, GeneratorSource(7).next())
     np.testing.assert_allclose(answered.policies, expected, atol=1e-8)
@@ -108,22 +107,29 @@ def network() -> Policy:
     return jax.tree.map(lambda x: x[None], one)
 
 
-class Steeper(Ensemble):
-    """Rows that are not those of which the network's constants are proved."""
-
-    def each(self, observations: np.ndarray) -> np.ndarray:
-        return super().each(1e3 * observations)
-
-
 def test_of_an_own_teacher_no_distance_of_observations_is_proved(tmp_path: Path) -> None:
     ensemble = Ensemble(network())
     constants = {"lipschitz": ensemble.lipschitz, "rounding": ensemble.rounding}
     ledger = ledger_about(tmp_path, ObservationDistance(radius=0.1, **constants))
-    for own in (RowsOf(fail, 3, 4), Alike(ledger.statement, fail), Steeper(network())):
-        with pytest.raises(ValueError, match="not proved of this teacher's network"):
-            ledger.answer("ann", ASKED, own, GeneratorSource())
+    with pytest.raises(ValueError, match="not proved of this teacher's network"):
+        ledger.answer("ann", ASKED, RowsOf(Unasked(3), 3, 4), GeneratorSource())
     assert ledger.spent().answered == 0
     assert ledger.answer("ann", ASKED, ensemble, GeneratorSource()).remaining == 58
+
+
+@pytest.mark.parametrize("kind", [TeacherRows, RowsOf, Ensemble])
+def test_nobody_proves_a_distance_by_a_class_of_their_own(kind: type[TeacherRows]) -> None:
+    """Such as rows of another network, or a `moves_within` that is always True."""
+    with pytest.raises(TypeError, match="Own must not be a class of teachers; give functions"):
+        type("Own", (kind,), {"moves_within": lambda self, distance: True})
+
+
+def test_no_object_has_noise_or_a_constant_of_its_own() -> None:
+    noise, ensemble = GeneratorSource(), Ensemble(network())
+    with pytest.raises(AttributeError):
+        noise.next = lambda: np.random.default_rng(0)  # type: ignore[method-assign]
+    with pytest.raises(AttributeError):
+        ensemble.lipschitz = 1e-4  # type: ignore[misc]
 
 
 def test_a_later_change_of_the_policies_changes_no_proved_rows() -> None:
@@ -142,8 +148,7 @@ def test_the_ledger_refuses_fewer_or_more_teachers_than_stated(
     tmp_path: Path, teachers: int
 ) -> None:
     ledger = almost_exact(tmp_path)
-    own = Shards([1.0, 0.0])
-    own.teachers = teachers
+    own = shards(always([1.0, 0.0]), teachers)
     with pytest.raises(ValueError, match=f"mean of 50 teachers, and here are {teachers};"):
         ledger.answer("ann", ASKED, own, GeneratorSource())
     assert ledger.spent().answered == 0
@@ -156,52 +161,83 @@ def test_the_ledger_refuses_noise_of_another_kind(tmp_path: Path) -> None:
 
     ledger = almost_exact(tmp_path)
     with pytest.raises(ValueError, match="promises noise from operating-system"):
-        ledger.answer("ann", ASKED, Shards([1.0, 0.0]), GeneratorSource(0))
+        ledger.answer("ann", ASKED, shards(always([1.0, 0.0])), GeneratorSource(0))
     with pytest.raises(TypeError, match="noise from a `GeneratorSource`"):
-        ledger.answer("ann", ASKED, Shards([1.0, 0.0]), Silent())
+        ledger.answer("ann", ASKED, shards(always([1.0, 0.0])), Silent())
     assert ledger.spent().answered == 0
 
 
 def test_no_function_and_nothing_that_looks_like_rows_is_answered(tmp_path: Path) -> None:
     ledger = ledger_about(tmp_path, AnyTwoTeachers())
     looks: Any = SimpleNamespace(teachers=1, actions=3, moves_within=lambda distance: True)
-    for own in (fail, looks):
+    for own in (Unasked(3), looks):
         with pytest.raises(TypeError, match="answers from `TeacherRows`"):
             ledger.answer("ann", ASKED, own, GeneratorSource())
-    with pytest.raises(TypeError, match="define `each` instead of `__call__`"):
-
-        class Finished(Shards):
-            def __call__(self, observations: np.ndarray) -> np.ndarray:
-                return np.full((len(observations), 2), 1e6)
-
     assert ledger.spent().answered == 0
+
+
+def of_two(row: Any) -> Callable[[np.ndarray], Any]:
+    """A function that returns this where it is asked about two observations, as nobody is first."""
+    return lambda asked: row if len(asked) == 2 else np.ones((1, 2))
+
+
+LAST = np.array([[0.0], [1.0]])
+
+
+def broken(asked: np.ndarray) -> np.ndarray:
+    return np.stack([{0.0: np.array([1.0, 0.0])}[one] for one in asked[:, 0]])
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    "last",
     [
-        (lambda asked: np.ones((1, len(asked), 2)), "shape .50, 2, 2., and one of shape .1, 2, 2."),
-        (lambda asked: np.ones((50, len(asked), 3)), "and one of shape .50, 2, 3. was computed"),
-        (lambda asked: np.ones((50, 2)), "and one of shape .50, 2. was computed"),
-        (lambda asked: np.ones((50, 2, 2), np.float32), "and these are in float32"),
-        (lambda asked: np.ones((50, 2, 2), int), "and these are in int"),
+        of_two(np.ones((2, 3))),
+        of_two(np.ones((1, 2))),
+        of_two(np.ones(2)),
+        of_two(np.ones((2, 2), np.float32)),
+        of_two(np.ones((2, 2), int)),
+        of_two("no row"),
+        of_two(None),
+        broken,
     ],
 )
-def test_rows_of_another_shape_or_type_are_refused(
-    tmp_path: Path, rows: Callable[[np.ndarray], np.ndarray], words: str
+def test_a_teacher_that_fails_has_uniform_rows_and_moves_the_mean_by_a_share(
+    tmp_path: Path, last: Callable[[np.ndarray], Any]
 ) -> None:
+    """An error would tell what the teacher learnt, for nothing and as often as somebody asks."""
     ledger = almost_exact(tmp_path)
-    own = Shards([1.0, 0.0])
-    own.each = rows  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=words):
-        ledger.answer("ann", ASKED, own, GeneratorSource())
-    assert ledger.spent().answered == 0
+    answered = ledger.answer("ann", ASKED + LAST, shards(last), GeneratorSource())
+    expected = np.tile([0.5 / SHARDS, 1 - 0.5 / SHARDS], (2, 1))
+    if last is broken:  # it has a row at the first observation
+        expected[0] = [1 / SHARDS, 1 - 1 / SHARDS]
+    np.testing.assert_allclose(answered.policies, expected, atol=1e-7)
+    assert ledger.spent().answered == 2
+
+
+def test_a_function_that_writes_into_the_question_changes_no_other_teacher() -> None:
+    def wild(asked: np.ndarray) -> np.ndarray:
+        asked[:] = 7
+        return np.full((len(asked), 2), 0.5)
+
+    def honest(asked: np.ndarray) -> np.ndarray:
+        return np.stack([asked[:, 0], 1 - asked[:, 0]], axis=1)
+
+    found = RowsOf([wild, honest], 2, 4)(np.zeros((1, 4)))
+    np.testing.assert_array_equal(found, [[0.25, 0.75]])
+
+
+@pytest.mark.parametrize("row", [np.ones((1, 3)), np.ones(2), np.ones((1, 2), np.float32), 1.0])
+def test_mistakes_of_a_function_are_noticed_before_anybody_asks(row: Any) -> None:
+    with pytest.raises(ValueError, match=r"must return float64 of shape \(1, 2\) at one"):
+        RowsOf(lambda asked: row, 2, 4)
+    with pytest.raises(KeyError):  # of the function itself, to whoever wrote it
+        RowsOf(lambda asked: {}[1], 2, 4)
 
 
 def test_rows_of_another_number_of_actions_than_stated_cost_nothing(tmp_path: Path) -> None:
     ledger = ledger_about(tmp_path, TrainingShards(teachers=SHARDS))
     with pytest.raises(ValueError, match=r"policies must be an array \[rows, 3\]"):
-        ledger.answer("ann", ASKED, Shards([1.0, 0.0]), GeneratorSource())
+        ledger.answer("ann", ASKED, shards(always([1.0, 0.0])), GeneratorSource())
     assert ledger.spent().answered == 0
 
 
@@ -209,7 +245,7 @@ def test_observations_of_another_size_or_beyond_the_bound_cost_nothing(tmp_path:
     ledger = ledger_about(tmp_path, PolicyDistance(l2=0.1))
     for asked in (np.zeros((2, 5)), np.full((2, 4), 1e7), np.full((2, 4), math.nan)):
         with pytest.raises(ValueError, match="every entry a number between"):
-            ledger.answer("ann", asked, RowsOf(fail, 3, 4), GeneratorSource())
+            ledger.answer("ann", asked, RowsOf(Unasked(3), 3, 4), GeneratorSource())
     assert ledger.spent().answered == 0
 
 
@@ -217,12 +253,13 @@ def test_many_rows_are_those_of_each_alone() -> None:
     asked = np.random.default_rng(0).normal(size=(600, 3))
     sizes = []
 
-    def softmax(observations: np.ndarray) -> np.ndarray:
+    def sigmoid(observations: np.ndarray) -> np.ndarray:
         sizes.append(len(observations))
-        return np.exp(observations)
+        first = 1 / (1 + np.exp(-observations[:, :1]))
+        return np.concatenate([first, 1 - first], axis=1)
 
-    rows = RowsOf(softmax, 3, 3)(asked)
-    expected = np.exp(asked) / np.exp(asked).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(rows, expected, rtol=1e-14)
-    assert sizes == [256, 256, 88]
-    assert RowsOf(softmax, 3, 3)(asked[:0]).shape == (0, 3)
+    own = RowsOf(sigmoid, 2, 3)
+    first = 1 / (1 + np.exp(-asked[:, :1]))
+    np.testing.assert_allclose(own(asked), np.concatenate([first, 1 - first], axis=1), rtol=1e-14)
+    assert sizes == [1, 256, 256, 88]
+    assert own(asked[:0]).shape == (0, 2)

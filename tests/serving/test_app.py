@@ -305,8 +305,9 @@ def test_health_and_page_do_not_wait_for_an_answer(serve):
     began, go_on = threading.Event(), threading.Event()
 
     def slow_rows(observations):
-        began.set()
-        assert go_on.wait(10)
+        if len(observations) == 2:
+            began.set()
+            assert go_on.wait(10)
         return secret_rows(observations)
 
     service = serve(rows=slow_rows)
@@ -330,7 +331,10 @@ def traces_of_the_secret() -> list[str]:
 
 
 def test_nothing_that_is_seen_carries_the_policy(serve, caplog, capfd):
-    """Planted in the rows and in the messages of chained exceptions; looked for everywhere."""
+    """Planted in the rows and in the messages of chained exceptions; looked for everywhere.
+
+    A failure is answered and charged as anything is: an error would tell it for nothing.
+    """
     caplog.set_level(logging.DEBUG)
     failing = False
 
@@ -348,18 +352,17 @@ def test_nothing_that_is_seen_carries_the_policy(serve, caplog, capfd):
     charged = service.ledger.spent().answered
     failing = True
     seen += [service.ask(ann, key="k"), service.ask(ann)]
-    assert [one.status_code for one in seen[2:]] == [500, 500]
-    assert service.ledger.spent().answered == charged
+    assert [one.status_code for one in seen[2:]] == [200, 200]
+    assert service.ledger.spent().answered == charged + 4
     failing = False
-    assert not service.ask(ann, key="k").json()["replayed"]  # the failed one was never answered
+    assert service.ask(ann, key="k").json()["policies"] == seen[2].json()["policies"]
     paths = ("/", "/page.js", "/metrics", "/healthz", "/v1/budget", "/nothing")
     seen += [service.http.get(path, headers=ann) for path in paths]
     output = capfd.readouterr()
     texts = [one.text + str(one.headers) for one in seen] + [caplog.text, output.out, output.err]
     for text in texts:
         assert [trace for trace in traces_of_the_secret() if trace in text] == []
-    assert "RuntimeError" in caplog.text  # the log does say what happened, and where
-    assert "test_app.py" in caplog.text
+    assert "Error" not in caplog.text
     assert seen[2].json()["message"].split()[-1] in caplog.text  # the incident's number
 
 

@@ -4,11 +4,49 @@ import asyncio
 import json
 import sys
 import threading
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
 
 import pytest
 
 from sotto.serving.traffic import bodies
-from sotto.serving.traffic.bodies import parsed
+from sotto.serving.traffic.bodies import Bodies, parsed
+from sotto.serving.traffic.refusals import Refusal
+
+
+class Slow:
+    """A request whose body comes when it is told to."""
+
+    headers: ClassVar = {"content-type": "application/json"}
+
+    def __init__(self) -> None:
+        self.come = asyncio.Event()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        await self.come.wait()
+        yield b"{}"
+
+
+def test_one_callers_slow_bodies_are_limited_and_nobody_elses():
+    async def run() -> None:
+        own, requests = Bodies(2), [Slow() for _ in range(4)]
+
+        def read(caller: str, request: Any) -> Any:
+            return asyncio.ensure_future(own.read(caller, request, 100, 5.0, "send less"))
+
+        first, second = read("ann", requests[0]), read("ann", requests[1])
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal, match="fewer requests at the same time"):
+            await read("ann", requests[2])
+        other = read("bob", requests[3])
+        for request in requests:
+            request.come.set()
+        assert await asyncio.gather(first, second, other) == [b"{}"] * 3
+        assert await read("ann", requests[2]) == b"{}"
+        assert not own._sending
+
+    asyncio.run(run())
+
 
 VALUES = {"a": [1, -2.5, 1e300, 10**400, 0, True, None, "1.5", [], {"b": [3]}]}
 

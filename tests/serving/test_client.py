@@ -214,7 +214,9 @@ GOOD = {"policies": [[0.5, 0.25, 0.25]] * 2, "levels": [0, 0], "remaining": 98}
         {"policies": "none"},
         {"levels": [0]},
         {"levels": [0, -1]},
+        {"levels": [0, 10**23]},
         {"remaining": "many"},
+        {"remaining": -1},
     ],
 )
 def test_what_is_no_answer_is_not_taken_for_one(changes):
@@ -228,9 +230,26 @@ def test_what_is_no_answer_is_not_taken_for_one(changes):
         teacher.answer(observations(2))
 
 
-def test_another_kind_of_server_is_told_apart():
+@pytest.mark.parametrize("about", [{"hello": "world"}, {"max_rows": 0}, {"remaining": -1}])
+def test_another_kind_of_server_is_told_apart(about):
+    said = {"statement": json.loads(statement().model_dump_json()), "env_id": "Fake-v0"}
+    said |= {"max_rows": 8, "remaining": 100}
+    said = about if "hello" in about else said | about
     with pytest.raises(TeacherRefused, match="does not answer as a teacher"):
-        RemoteTeacher("https://x.example", "t", transport=imposter({}, {"hello": "world"}))
+        RemoteTeacher("https://x.example", "t", transport=imposter({}, said))
+
+
+def test_a_spent_budget_needs_no_number():
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return honest.handle_request(request)
+        return httpx.Response(403, json={"error": "budget-spent", "remaining": "x"})
+
+    honest = imposter(GOOD)
+    transport = httpx.MockTransport(handle)
+    with RemoteTeacher("https://x.example", "t", transport=transport) as teacher:
+        assert not teacher.answer(observations(2)).released
+        assert teacher.remaining == 0
 
 
 def test_what_a_server_says_cannot_write_to_the_terminal():

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from asking import fail
+from asking import Unasked
 from small_teacher import OBSERVATION_SIZE, teacher
 
 from sotto.privacy.answers.digests import DigestKey
@@ -195,7 +195,7 @@ def stored_answer(ledger: AnswerLedger, key: DigestKey, batch: Batch) -> list | 
         found = ledger.answer(
             batch.student,
             question.observations,
-            teacher(fail),
+            teacher(Unasked()),
             GeneratorSource(),
             idempotency_key=batch.key,
             request_digest=key.digest(ledger.run_id, question.contents),

@@ -23,4 +23,12 @@ class RoundGivenUp(Exception):
 
 
 class RoundLost(RunError):
-    """A sum that was charged cannot be opened. The release stays charged, and nothing is known."""
+    """A sum that was charged cannot be opened. The release stays charged, and nothing is known.
+
+    Attributes:
+        person: the person whose device's secret could not be opened.
+    """
+
+    def __init__(self, reason: str, person: int) -> None:
+        super().__init__(reason)
+        self.person = person

@@ -109,7 +109,7 @@ class DeviceTraining:
         self._total = algorithm.num_updates(config)
         self._random = random.SystemRandom()
         self._asked: dict[int, int] = {}  # how often each person was asked
-        self._charged: set[int] = set()  # and those whom the ledger refuses
+        self._charged: set[int] = set()  # with those whom the ledger refuses, or who lost a sum
         self._open()
 
     def _open(self) -> None:
@@ -131,6 +131,8 @@ class DeviceTraining:
                 log = self._release()
             except RoundLost as lost:
                 _log.warning("a release was charged and lost: %s", lost)
+                # A device that is not in the sum is not charged, and could do this again for ever.
+                self._charged.add(lost.person)
                 lost_in_a_row += 1
                 if lost_in_a_row == _LOST:
                     raise
@@ -240,7 +242,8 @@ class DeviceTraining:
     @property
     def _others(self) -> str:
         """Says why people cannot be charged."""
-        spent = " or have spent the shared budget" if self._ledger.joined else ""
+        shared = ", have spent the shared budget or are too many for it"
+        spent = shared if self._ledger.joined else ""
         return f" (others took part{spent})"
 
 

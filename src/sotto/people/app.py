@@ -22,7 +22,6 @@ part.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -40,7 +39,7 @@ from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
 from sotto.serving.traffic.apps import json_response, new_app
-from sotto.serving.traffic.bodies import parsed, read_body
+from sotto.serving.traffic.bodies import Bodies, parsed
 from sotto.serving.traffic.callers import Caller, Callers
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
@@ -139,7 +138,7 @@ class _Service:
         self.callers.read_now()
         store.withdraw_again()
         self._writer = Writer(store)
-        self._sending = Counter[int | None]()  # bodies that are on their way, of each person
+        self._bodies = Bodies(_MOST_BODIES)
         numbers = len(packed(self._desk.plan.unit)) // 2
         self._most_bytes = 4096 + numbers * _BYTES_PER_NUMBER
 
@@ -306,17 +305,10 @@ class _Service:
 
     async def _object(self, request: Request, person: int | None) -> dict[str, Any]:
         """Returns the JSON object of a request by this person; None is the operator."""
-        if self._sending[person] >= _MOST_BODIES:  # slow senders keep the connections of others
-            raise Refusal(429, "too-many-requests", "send fewer requests at the same time")
-        self._sending[person] += 1
-        try:
-            body = await read_body(
-                request, self._most_bytes, self._limits.body_seconds, "send fewer steps"
-            )
-        finally:
-            self._sending[person] -= 1
-            if not self._sending[person]:
-                del self._sending[person]
+        seconds = self._limits.body_seconds
+        body = await self._bodies.read(
+            person, request, self._most_bytes, seconds, "send fewer steps"
+        )
         try:
             found = await parsed(body)
         except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from sotto.people.plan import CampaignPlan, Published
 from sotto.people.units import packed
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.entries import json_values
+from sotto.privacy.ledger.shared import SharedBudget
 from sotto.runs.budgets import give_budget
 
 
@@ -47,6 +48,15 @@ def _create(campaign: Campaign) -> None:
     plan, config, terms = CampaignPlan(campaign), campaign.config, campaign.settings.terms
     ledger = create_ledger(config, campaign.ledger_place, campaign.settings.campaign_id)
     give_budget(ledger, campaign.named_budget)
+    if campaign.named_budget is not None:
+        places = config.users_per_update * config.num_updates
+        delta = SharedBudget.open(campaign.named_budget).allowance.delta
+        if delta * places >= 1:
+            raise RunError(
+                f"{places:,} people may give to the campaign, which are too many for the delta of "
+                f"{delta:g} of the shared budget; use fewer updates or places, or create a budget "
+                f"with a delta of {1 / (10 * places):.1g} or less"
+            )
     if (ledger.joined or {"budget": None})["budget"] != campaign.settings.shared_budget:
         raise RunError("the settings of the campaign name another shared budget than the one given")
     # The stream is opened here, so that a budget that does not cover it is refused at once.

@@ -220,32 +220,42 @@ class Updater:
         self._finish()
 
     def _finish(self) -> None:
-        """Publishes what was made. It is tried again where the database cannot be used."""
+        """Publishes what was made. It is tried again where the disk or database cannot be used.
+
+        The certificate comes first, so that its file reveals a ledger that is an older copy than a
+        published version, whenever this process dies.
+        """
         assert self._made is not None
         release, data, lost = self._made
+        self._write_certificate(Published.from_bytes(data))
         try:
             self._store.finish(release, self._holder, data, lost=lost)
         except StaleHolder:  # another updater has taken the release over
             self._made = None
             raise
         self._made = None
-        self._keep_certificate()
+        self._certified = release + 1
 
     def _keep_certificate(self) -> None:
-        """Writes the certificate of the published version, unless this process has written it.
+        """Writes the certificate of the published version where the file is missing or older.
 
-        An earlier process may have died after it published the version. A file that certifies as
-        much or more stays: it reveals a ledger that is an older copy.
+        Another machine may have published the version.
         """
         version = self._store.version()
         if version in (0, self._certified):  # nothing is released at version 0
             return
-        facts = Published.from_bytes(self._store.policy(version)[1]).facts
-        certificate = Certificate.model_validate(facts["certificate"])
+        self._write_certificate(Published.from_bytes(self._store.policy(version)[1]))
+        self._certified = version
+
+    def _write_certificate(self, version: Published) -> None:
+        """Writes the certificate of a version, unless the file certifies as much or more.
+
+        Such a file stays: it reveals a ledger that is an older copy.
+        """
+        certificate = Certificate.model_validate(version.facts["certificate"])
         file, charges = self._campaign.certificate, sum(one.releases for one in certificate.streams)
         if not file.exists() or marks.of_certificate(file).charges < charges:
             certificate.write(file, mode=0o600)
-        self._certified = version
 
 
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:

@@ -44,12 +44,14 @@ from sotto.serving import metrics
 from sotto.serving.metrics import Metrics
 from sotto.serving.questions import Question, read_question
 from sotto.serving.traffic.apps import json_response, new_app
+from sotto.serving.traffic.bodies import Bodies
 from sotto.serving.traffic.callers import Caller, Callers, ledger_failures
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
 from sotto.serving.traffic.refusals import Refusal
 
 _HEALTH_SECONDS = 2.0
+_MOST_BODIES = 32  # of one student at the same time
 _PAGE = {
     "/": ("page.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -130,6 +132,7 @@ class _Service:
         self.callers = Callers(ledger, is_operator, limits, self.connections)
         self._charged = charged
         self._noise = noise
+        self._bodies = Bodies(_MOST_BODIES)
         self._ledger_thread = ThreadPoolExecutor(1, "ledger")
         folder = resources.files("sotto.serving")
         self._files = {
@@ -148,7 +151,8 @@ class _Service:
         """Answers a batch of observations."""
         arrived = time.perf_counter()
         student = await self.callers.student(request)
-        question = await read_question(request, self._statement.observation_size, self._limits)
+        size = self._statement.observation_size
+        question = await read_question(student, request, size, self._limits, self._bodies)
         answered = await self._queued(self._answer, student, question)
         self.metrics.answered(
             len(answered.policies), time.perf_counter() - arrived, answered.replayed

@@ -7,16 +7,16 @@ key. It is then charged only once and gets the stored answer.
 import logging
 import os
 import uuid
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import httpx
 import numpy as np
 from jaxtyping import Float, Float64
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sotto.algorithms.kickstarting.teachers import Answers, silent_answers
 from sotto.privacy.answers.observations import checked
-from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.answers.statement import MOST_LEVELS, AnswerStatement
 from sotto.serving.patient import PATIENCE_SECONDS, PatientHttp, fields_of, message_of
 
 TOKEN_VARIABLE = "SOTTO_TEACHER_TOKEN"
@@ -40,8 +40,8 @@ class _About(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
     statement: AnswerStatement
     env_id: str
-    max_rows: int
-    remaining: int
+    max_rows: int = Field(ge=1)
+    remaining: int = Field(ge=0)
 
 
 class _Batch(BaseModel):
@@ -49,8 +49,8 @@ class _Batch(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     policies: list[list[float]]
-    levels: list[int]
-    remaining: int
+    levels: list[Annotated[int, Field(ge=0, lt=MOST_LEVELS)]]
+    remaining: int = Field(ge=0)
 
 
 def token_from_environment() -> str:
@@ -172,7 +172,8 @@ class RemoteTeacher:
         if response.status_code == 403:
             refusal = fields_of(response)
             if refusal.get("error") == "budget-spent":
-                self._remaining = int(refusal.get("remaining", 0))
+                left = refusal.get("remaining")
+                self._remaining = left if isinstance(left, int) else 0
                 return None
         batch = self._understood(_Batch, response)
         self._remaining = batch.remaining
@@ -191,7 +192,6 @@ class RemoteTeacher:
         sound = (
             policies.shape == (rows, self.actions)
             and len(batch.levels) == rows
-            and min(batch.levels) >= 0
             and bool((policies >= 0).all())
             and bool((np.abs(policies.sum(axis=1) - 1) <= _SUM_TOLERANCE).all())
         )

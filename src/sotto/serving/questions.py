@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from sotto.privacy.answers.observations import LARGEST
-from sotto.serving.traffic.bodies import read_body
+from sotto.serving.traffic.bodies import Bodies
 from sotto.serving.traffic.limits import Limits
 from sotto.serving.traffic.refusals import Refusal
 
@@ -35,8 +35,10 @@ class Question(NamedTuple):
         return shape + self.observations.astype("<f8").tobytes()
 
 
-async def read_question(request: Request, observation_size: int, limits: Limits) -> Question:
-    """Reads a request for answers.
+async def read_question(
+    student: str, request: Request, observation_size: int, limits: Limits, bodies: Bodies
+) -> Question:
+    """Reads a student's request for answers.
 
     Raises:
         Refusal: the request is too large, too slow, or not a batch of observations.
@@ -48,7 +50,8 @@ async def read_question(request: Request, observation_size: int, limits: Limits)
             "bad-idempotency-key",
             "an Idempotency-Key is 1 to 128 visible ASCII characters, such as a random UUID",
         )
-    body = await read_body(
+    body = await bodies.read(
+        student,
         request,
         limits.max_body_bytes(observation_size),
         limits.body_seconds,

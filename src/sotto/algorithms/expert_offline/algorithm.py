@@ -274,8 +274,8 @@ def _population(config: ExpertOfflineConfig, said: minari_files.Described | None
         )
     if said is not None and said.identity is not None and config.population == "simulated":
         raise RunError(
-            f"{config.dataset} holds imported records, whose people are real; start a run without "
-            "--population simulated"
+            f"{config.dataset} was imported, and its people count as real where experts are "
+            "protected; start a run without --population simulated"
         )
     return config.population or ("simulated" if simulated else "real")
 

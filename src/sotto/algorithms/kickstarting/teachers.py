@@ -177,18 +177,23 @@ class Ensemble(TeacherRows):
     def each(
         self, observations: Float64[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "teachers rows actions"]:
-        """Returns each policy's row, times a factor, at each observation."""
+        """Returns each policy's row at each observation."""
         values = ((observations - self._centre) * self._scale)[None]
         for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
             values = np.tanh(values @ weight + bias)
         logits = values @ self._weights[-1] + self._biases[-1]
         rows: Float64[np.ndarray, "teachers rows actions"]
         rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        rows /= rows.sum(axis=-1, keepdims=True)
         return rows
 
-    @cached_property
+    @property
     def lipschitz(self) -> float:
         """Certified L2 Lipschitz constant of the mean row: the mean of the policies' constants."""
+        return self._lipschitz
+
+    @cached_property
+    def _lipschitz(self) -> float:
         constants = [
             certified_lipschitz([weight[i] for weight in self._weights], self._scale.tolist())
             for i in range(self.teachers)
@@ -205,14 +210,9 @@ class Ensemble(TeacherRows):
         return float(f"{1.06 * self._rounding:.1e}")
 
     def moves_within(self, distance: Distance) -> bool:
-        """Returns whether rows of neighbouring observations are as near as stated.
-
-        A subclass may have other rows, of which nothing is proved.
-        """
+        """Returns whether rows of neighbouring observations are as near as stated."""
         return not isinstance(distance, ObservationDistance) or (
-            type(self) is Ensemble
-            and self.lipschitz <= distance.lipschitz * _SAME
-            and self._rounding <= distance.off
+            self.lipschitz <= distance.lipschitz * _SAME and self._rounding <= distance.off
         )
 
     @cached_property
@@ -228,7 +228,7 @@ class Ensemble(TeacherRows):
                     off = np.fmin(off, 2.0) + 8 * _UNIT
                     size = np.ones_like(off)
             moved = np.fmin(0.5 * np.linalg.norm(off, axis=-1), math.sqrt(2.0))
-        return float(moved.mean()) + (self.actions + self.teachers + 32) * _UNIT
+        return float(moved.mean()) + (5 * self.actions + self.teachers + 36) * _UNIT
 
     @property
     def policy(self) -> Policy:

@@ -1,15 +1,14 @@
 """The rows of one or several teachers, from which a ledger makes answers.
 
 Guarantee:
-    The mean is taken over probability vectors in float64, so that one of n teachers moves it by at
-    most sqrt(2) / n in L2 norm, whatever its row is (docs/privacy.md, section 12). No subclass
-    changes this. `AnswerLedger.answer` takes `TeacherRows` only, and refuses those that the
-    statement is not about.
+    The mean is taken over probability vectors in float64. So one of n teachers moves it by at most
+    sqrt(2) / n in L2 norm, whatever its row is, and where it fails (docs/privacy.md, section 12).
+    `AnswerLedger.answer` takes `TeacherRows` only, and refuses those that the statement is not
+    about.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import final
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -19,12 +18,13 @@ from sotto.privacy.answers.observations import checked
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.mechanisms.dirichlet.simplex import as_policies
 from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.mechanisms.secret_functions import SecretFunction, require_rows, values_of
 
 _BLOCK = 256  # rows computed at once, because hidden layers of several teachers are large
 
 
 class TeacherRows(ABC):
-    """Teachers whose mean row is what an answer is about. A subclass defines `each`.
+    """Teachers whose mean row is what an answer is about: `RowsOf` functions, or an `Ensemble`.
 
     Attributes:
         teachers: number of teachers.
@@ -37,11 +37,11 @@ class TeacherRows(ABC):
     observation_size: int
 
     def __init_subclass__(cls) -> None:
-        """Refuses a subclass that takes the mean in another way."""
-        if cls.__call__ is not TeacherRows.__call__:
+        """Refuses a class that is not one of sotto's, since nothing is proved of it."""
+        if cls.__module__.split(".")[0] != "sotto":
             raise TypeError(
-                f"{cls.__name__} must not change how the mean is taken; define `each` instead of "
-                "`__call__`"
+                f"{cls.__name__} must not be a class of teachers; give functions to `RowsOf`, one "
+                "for each teacher"
             )
         super().__init_subclass__()
 
@@ -49,76 +49,83 @@ class TeacherRows(ABC):
     def each(
         self, observations: Float64[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "teachers rows actions"]:
-        """Returns each teacher's own row at each observation, computed in float64.
+        """Returns each teacher's own row at each observation, and raises no error.
 
-        A row that is not a probability vector counts as the uniform one.
+        The probability vector nearest to it is what counts, and the uniform one where it is NaN.
         """
 
-    @final
     def __call__(
         self, observations: Float[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "rows actions"]:
         """Returns the mean of the teachers' policies at each observation.
 
         Raises:
-            ValueError: an observation is not within `observations.LARGEST`, or the teachers' rows
-                are not in float64, or not one for each teacher and observation.
+            ValueError: an observation is not within `observations.LARGEST`.
         """
         observations = checked(observations, self.observation_size)
         mean = np.empty((len(observations), self.actions))
         for start in range(0, len(observations), _BLOCK):
             asked = observations[start : start + _BLOCK]
-            shape = (self.teachers, len(asked), self.actions)
             with np.errstate(all="ignore"):  # a warning would tell that a teacher is not finite
-                rows = np.asarray(self.each(asked))
-            if rows.dtype != np.float64:
-                raise ValueError(
-                    "certificates say that the teacher's rows are computed in float64, and these "
-                    f"are in {rows.dtype}; compute them in float64"
-                )
-            if rows.shape != shape:
-                raise ValueError(
-                    f"the teachers' rows are an array of shape {shape}, and one of shape "
-                    f"{rows.shape} was computed"
-                )
-            valid = as_policies(rows.reshape(-1, self.actions)).reshape(shape)
+                rows = self.each(asked)
+                valid = as_policies(rows.reshape(-1, self.actions)).reshape(rows.shape)
             mean[start : start + _BLOCK] = valid.mean(axis=0)
         return mean
 
     def moves_within(self, distance: Distance) -> bool:
         """Returns whether rows of neighbouring observations are proved to be as near as stated.
 
-        It is True where neighbours are not observations. Otherwise a subclass has to prove it.
+        It is True where neighbours are not observations.
         """
         return not isinstance(distance, ObservationDistance)
 
 
 class RowsOf(TeacherRows):
-    """One teacher, whose rows a function returns.
+    """Teachers whose rows are computed by functions.
+
+    Where a function raises an error, or returns another shape or type, its row is the uniform one,
+    which is charged as any: an error would tell what the teacher learnt, and would cost nothing.
+    To notice mistakes, each function is asked about the observation zero at the start.
 
     Args:
-        function: returns the row at each observation, in float64.
+        functions: the function of the only teacher, or one for each teacher. It returns the row at
+            each observation in float64.
         actions: length of a row.
         observation_size: length of an observation.
-    """
 
-    teachers = 1
+    Raises:
+        ValueError: the row at zero has another shape or type. An error of a function passes through
+            here, and only here.
+
+    Example:
+        >>> one = RowsOf(lambda asked: np.tile([0.25, 0.75], (len(asked), 1)), 2, 4)
+        >>> one(np.zeros((1, 4)))
+        array([[0.25, 0.75]])
+    """
 
     def __init__(
         self,
-        function: Callable[[Float64[np.ndarray, "rows obs"]], Float64[np.ndarray, "rows actions"]],
+        functions: SecretFunction | Sequence[SecretFunction],
         actions: int,
         observation_size: int,
     ) -> None:
-        self._function = function
+        self._functions = (functions,) if callable(functions) else tuple(functions)
+        self.teachers = len(self._functions)
         self.actions = actions
         self.observation_size = observation_size
+        for function in self._functions:
+            require_rows(function, np.zeros(observation_size), actions, np.float64)
 
     def each(
         self, observations: Float64[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "teachers rows actions"]:
-        """Returns the rows of the only teacher."""
-        return np.asarray(self._function(observations))[None]
+        """Returns the rows of each function, and NaN where it fails."""
+        return np.stack(
+            [
+                values_of(function, observations, self.actions, np.float64)
+                for function in self._functions
+            ]
+        )
 
 
 def require_proved(
@@ -134,8 +141,8 @@ def require_proved(
     """
     if not isinstance(teacher, TeacherRows) or type(noise) is not GeneratorSource:
         raise TypeError(
-            "a ledger answers from `TeacherRows` with noise from a `GeneratorSource`; make a "
-            "function of yours `RowsOf` it"
+            "a ledger answers from `TeacherRows` with noise from a `GeneratorSource`; give a "
+            "function of yours to `RowsOf`"
         )
     if noise.entropy != statement.entropy:
         raise ValueError(

@@ -29,6 +29,9 @@ from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
 from sotto.privacy.statements import Gap
 from sotto.privacy.units import PopulationKind
 
+MOST_LEVELS = 10_000
+"""Most levels of a schedule: the account of each takes up to an eighth of a second."""
+
 
 class Schedule(FrozenModel):
     """A schedule of the concentration of a student's answers, by the number of the answer.
@@ -44,7 +47,7 @@ class Schedule(FrozenModel):
     kind: Literal["constant", "vanishing"] = "constant"
     coefficient: float = Field(default=1.0, gt=0, le=1)
     queries_per_rollout: int | None = Field(default=None, ge=1)
-    rollouts: int | None = Field(default=None, ge=1)
+    rollouts: int | None = Field(default=None, ge=1, le=MOST_LEVELS)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -12,6 +12,7 @@ from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.records import require_alike
 from sotto.privacy.ledger.spending import Account, Budget
 from sotto.privacy.units import Adjacency
 
@@ -33,14 +34,17 @@ def together(ledgers: Sequence[Ledger | AnswerLedger]) -> Cost:
         ledgers: at least one, all with the same unit and the same delta.
 
     Raises:
-        LedgerMismatch: the units or the deltas differ, so that no epsilon covers all of them, or a
-            ledger is adaptive.
+        LedgerMismatch: the units, distances or deltas differ, so that no epsilon covers all of
+            them; one ledger could not hold their streams together; or a ledger is adaptive.
     """
     if len({_about(ledger) for ledger in ledgers}) != 1:
-        raise LedgerMismatch("ledgers of other units, or with other deltas, have no cost in common")
+        raise LedgerMismatch(
+            "ledgers about other units or distances, or with other deltas, have no cost in common"
+        )
     people = [one for one in ledgers if isinstance(one, Ledger)]
     if people:
         first = people[0]
+        require_alike([one.statement for ledger in people for one in ledger.streams])
         rules = {one.sharing for one in people}
         if "adaptive" in rules:
             raise LedgerMismatch(
@@ -89,7 +93,10 @@ def zero_out_budget(epsilon: float, delta: float) -> Budget:
 def _about(ledger: Ledger | AnswerLedger) -> tuple[object, ...]:
     if isinstance(ledger, Ledger):
         return (Ledger, ledger.unit, ledger.budget.delta)
-    return (AnswerLedger, ledger.statement.distance.unit, ledger.budget.delta)
+    # Neighbours at other distances are other neighbours; how far rows move may differ.
+    distance = ledger.statement.distance
+    far = getattr(distance, "radius", None), getattr(distance, "l2", None)
+    return (AnswerLedger, distance.unit, *far, ledger.budget.delta)
 
 
 def _exp(epsilon: float) -> float:

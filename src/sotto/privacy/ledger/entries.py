@@ -256,8 +256,17 @@ def lock(connection: sa.Connection, run_id: str) -> None:
 
 
 def insert(connection: sa.Connection, entry: Entry) -> None:
-    """Adds the next entry to a transaction, whose commit makes it durable."""
+    """Adds the next entry to a transaction, whose commit makes it durable.
+
+    Raises:
+        LedgerCorrupt: the database did not take it, because of a rule or a trigger.
+    """
     connection.execute(_INSERT, vars(entry) | {"hash": entry.hash})
+    if _hash_at(connection, entry.run_id, entry.sequence) != entry.hash:
+        raise LedgerCorrupt(
+            "the database does not keep what is written into the ledger, because of a rule or a "
+            "trigger; nothing was charged, remove it"
+        )
 
 
 def payload_at(connection: sa.Connection, run_id: str, sequence: int) -> str | None:

@@ -181,18 +181,17 @@ class SharedBudget(Chain):
         """
         account = self.account()
         new = account.new(stream, np.array(people, np.int64))
-        return [int(one) for one in new[account.over(stream, new)]]
+        return [int(one) for one in new[account.uncovered(stream, new)]]
 
     def hold(self, stream: int, people: Sequence[int]) -> list[int]:
         """Charges those people whom the budget covers for a stream, and returns the others.
 
         Raises:
-            BudgetExceeded: there are too many people for the budget's delta.
             LedgerUnavailable: the budget cannot be written.
         """
         with self._writing() as connection:
             new = self._account.new(stream, np.array(people, np.int64))
-            over = self._account.over(stream, new)
+            over = self._account.uncovered(stream, new)
             if (held := new[~over]).size:
                 self._account.check(stream, held)
                 self._write(connection, "charge", {"stream": stream, "persons": as_blocks(held)})

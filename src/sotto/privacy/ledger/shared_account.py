@@ -4,6 +4,7 @@ The checks change nothing, and the updates check nothing: the shared budget chec
 durably, and then updates.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,6 +97,14 @@ class SharedAccount:
         after = self.units(people) + np.array(self.streams[stream].cost)
         exceeds: Bool[np.ndarray, " people"] = (after > WHOLE).any(axis=1)
         return exceeds
+
+    def uncovered(self, stream: int, people: People) -> Bool[np.ndarray, " people"]:
+        """Returns who of these new people would exceed the budget, or be too many for its delta."""
+        uncovered = self.over(stream, people)
+        newcomers = np.flatnonzero((self._rows_of(people) == 0) & ~uncovered)
+        room = math.ceil(1 / self.allowance.delta) - 1 - len(self._rows)
+        uncovered[newcomers[max(0, room) :]] = True
+        return uncovered
 
     def check(self, stream: int, people: People) -> None:
         """Refuses a charge of new people of a stream if it exceeds the budget for any of them.

@@ -89,6 +89,8 @@ class GeneratorSource:
     Sauvage 2020).
     """
 
+    __slots__ = ("_seed", "_used")  # so that no object has another method `next`
+
     def __init__(self, seed: int | None = None) -> None:
         self._seed = seed
         self._used = 0

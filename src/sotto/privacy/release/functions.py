@@ -40,6 +40,7 @@ from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.functions.grid import grid_rounding, sample_grid
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
 from sotto.privacy.mechanisms.functions.values import to_grid
+from sotto.privacy.mechanisms.secret_functions import SecretFunction, require_rows
 from sotto.privacy.release.released import (
     SURPLUS,
     ReleasedFunction,
@@ -290,19 +291,22 @@ class OpenFunctionRelease:
 
     def release_function(
         self,
-        secret: Callable[[Float[np.ndarray, "q d"]], Float[np.ndarray, "q actions"]],
+        secret: SecretFunction,
         actions: int,
     ) -> ReleasedFunction:
         """Charges one release of a whole function, which is then asked wherever it is needed.
 
         Args:
-            secret: the function on [0, 1]^d, which the owner keeps; it must never change. Values
-                that are not finite count as 0. d is the sensitivity's; a point costs O(log n) in
-                one dimension, and O(n^2) in more.
+            secret: the function on [0, 1]^d, which the owner keeps; it must never change. It is
+                asked at 0 before anything is charged. From then on values that are not finite
+                count as 0, and so does a point at which it raises an error. d is the sensitivity's;
+                a point costs O(log n) in one dimension, and O(n^2) in more.
             actions: number of functions; each has its own path.
 
         Raises:
             HorizonExceeded, LedgerUnavailable: nothing was released.
+            ValueError: the function returns another shape at 0, or the release is none of
+                functions.
         """
         beta = self._release.sensitivity.beta
         if beta is None or self._release.size is not None:
@@ -310,6 +314,7 @@ class OpenFunctionRelease:
         self._require_actions(actions)
         kernel = Kernel(beta=beta, sigma=self._release.sigma)
         dimensions = self._release.sensitivity.dimensions
+        require_rows(secret, np.zeros(dimensions), actions)
         path = self._charge()
         return ReleasedFunction.create(
             kernel,

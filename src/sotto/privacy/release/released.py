@@ -15,7 +15,7 @@ Guarantee:
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
 from sotto.privacy.mechanisms.functions.values import power_below, to_grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.mechanisms.secret_functions import SecretFunction, values_of
 from sotto.privacy.release.storage import ReleaseFile
 
 RESOLUTION = 2.0**-40
@@ -41,8 +42,6 @@ SURPLUS = 2.0**-14
 
 LARGEST_VALUE = 2.0**52
 """Largest secret value in units of the grid, so that float64 holds answers exactly."""
-
-SecretFunction = Callable[[Float[np.ndarray, "q d"]], Float[np.ndarray, "q actions"]]
 
 
 def values_grid(sensitivity: float, sigma: float) -> float:
@@ -342,12 +341,8 @@ class ReleasedFunction:
 
     def _hidden(self, points: Float64[np.ndarray, "q d"]) -> Float64[np.ndarray, "q actions"]:
         assert self._secret is not None
-        values = np.asarray(self._secret(points), dtype=np.float64)
-        if values.shape != (len(points), self.actions):
-            raise ValueError(
-                f"the function gave shape {values.shape} for {len(points)} points and "
-                f"{self.actions} actions"
-            )
+        with np.errstate(all="ignore"):  # a warning would tell, too
+            values = values_of(self._secret, points, self.actions)
         limit = LARGEST_VALUE * self._grid
         return np.clip(np.where(np.isfinite(values), values, 0.0), -limit, limit)
 

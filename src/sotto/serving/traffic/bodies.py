@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections import Counter
+from collections.abc import Hashable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -12,18 +14,45 @@ from sotto.serving.traffic.refusals import Refusal
 _LARGE_BYTES = 8192  # these take about 0.1 ms, twice as long as the way to a thread and back
 
 
-async def read_body(request: Request, most: int, seconds: float, smaller: str) -> bytes:
-    """Returns the body of a request that says that it is JSON.
+class Bodies:
+    """The bodies that are on their way. Slow senders would keep the connections of others.
 
     Args:
-        request: the request.
-        most: largest number of bytes.
-        seconds: longest time that the body may take.
-        smaller: says how to send less.
-
-    Raises:
-        Refusal: the body is not JSON by its header, too large, too slow, or incomplete.
+        each: most bodies of one caller at the same time.
     """
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._sending = Counter[Hashable]()
+
+    async def read(
+        self, caller: Hashable, request: Request, most: int, seconds: float, smaller: str
+    ) -> bytes:
+        """Returns the body of a request that says that it is JSON.
+
+        Args:
+            caller: who sends it.
+            request: the request.
+            most: largest number of bytes.
+            seconds: longest time that the body may take.
+            smaller: says how to send less.
+
+        Raises:
+            Refusal: the caller sends too many at the same time; or the body is not JSON by its
+                header, too large, too slow, or incomplete.
+        """
+        if self._sending[caller] >= self._each:
+            raise Refusal(429, "too-many-requests", "send fewer requests at the same time")
+        self._sending[caller] += 1
+        try:
+            return await _read(request, most, seconds, smaller)
+        finally:
+            self._sending[caller] -= 1
+            if not self._sending[caller]:
+                del self._sending[caller]
+
+
+async def _read(request: Request, most: int, seconds: float, smaller: str) -> bytes:
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != "application/json":
         raise Refusal(

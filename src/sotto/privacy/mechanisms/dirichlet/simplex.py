@@ -15,25 +15,19 @@ GRID = 2**32
 """Number of grid steps in 1: answers are multiples of 1 / GRID and sum to 1 exactly."""
 
 _BLOCK = 8192
-_ROUNDING = 1e-6  # largest magnitude of a negative entry that rounding in float32 may have made
 
 
 def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
-    """Returns the rows as probability vectors in float64; other rows become the uniform one.
+    """Returns the probability vector nearest to each row, in float64; the uniform one for NaN.
 
-    Entries between -1e-6 and 0 count as 0. So a row in which rounding has made an entry less than 0
-    stays near the rows that it was near. Bad numbers raise no error, because an error would tell
-    what the teacher computed. The mean over several teachers must be taken *after* this, or one bad
-    teacher moves it by more than 1/n.
+    Entries count as -1 or 2 beyond these first. Both steps are projections on convex sets, so that
+    two policies are at most as far apart as the rows were. Any rows are taken, because an error or
+    a warning would tell what the teacher computed. The mean over several teachers must be taken
+    *after* this, or one bad teacher moves it by more than 1/n.
     """
-    # One contiguous column per action, because sums over few actions are slow along short rows.
-    columns = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).T)
-    with np.errstate(all="ignore"):  # a warning would tell it too
-        columns = np.where((columns < 0) & (columns >= -_ROUNDING), 0.0, columns)
-        total = np.where(columns.min(axis=0) >= 0, columns.sum(axis=0), np.nan)
-        possible = (total > 1e-300) & (total < np.inf)
-        scale = np.where(possible, total, len(columns))
-        return np.asarray((np.where(possible, columns, 1.0) / scale).T)
+    found = np.asarray(rows, dtype=np.float64)
+    known = ~np.isnan(found).any(axis=1, keepdims=True)
+    return project(np.clip(np.where(known, found, 1 / found.shape[1]), -1.0, 2.0))
 
 
 def restrict(
