@@ -22,6 +22,7 @@ from small_teacher import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows, teache
 from uvicorn.lifespan.on import LifespanOn
 
 from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving.app import create_app
@@ -330,7 +331,7 @@ def traces_of_the_secret() -> list[str]:
     return [repr(float(number))[:9] for number in numbers] + ["private-weight"]
 
 
-def test_nothing_that_is_seen_carries_the_policy(serve, caplog, capfd):
+def test_nothing_that_is_seen_carries_the_policy(serve, caplog, capfd, monkeypatch):
     """Planted in the rows and in the messages of chained exceptions; looked for everywhere.
 
     A failure is answered and charged as anything is: an error would tell it for nothing.
@@ -338,15 +339,13 @@ def test_nothing_that_is_seen_carries_the_policy(serve, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     failing = False
 
-    def rows(observations):
-        if not failing:
-            return secret_rows(observations)
+    def fail(*_arguments, **_named):
         try:
             raise KeyError(f"private-weight {SECRET.tolist()}")
         except KeyError as error:
             raise RuntimeError(f"layer holds {SECRET.tolist()}") from error
 
-    service = serve(rows=rows)
+    service = serve(rows=lambda asked: fail() if failing else secret_rows(asked))
     ann = service.student()
     seen = [service.ask(ann, rows=50), service.http.get("/v1/teacher", headers=ann)]
     charged = service.ledger.spent().answered
@@ -356,14 +355,21 @@ def test_nothing_that_is_seen_carries_the_policy(serve, caplog, capfd):
     assert service.ledger.spent().answered == charged + 4
     failing = False
     assert service.ask(ann, key="k").json()["policies"] == seen[2].json()["policies"]
+    assert "Error" not in caplog.text
+    with monkeypatch.context() as patch:  # a failure of anything else
+        patch.setattr(AnswerLedger, "answer", fail)
+        seen.append(service.ask(ann))
+    incident = seen[-1]
+    assert incident.status_code == 500
     paths = ("/", "/page.js", "/metrics", "/healthz", "/v1/budget", "/nothing")
     seen += [service.http.get(path, headers=ann) for path in paths]
     output = capfd.readouterr()
     texts = [one.text + str(one.headers) for one in seen] + [caplog.text, output.out, output.err]
     for text in texts:
         assert [trace for trace in traces_of_the_secret() if trace in text] == []
-    assert "Error" not in caplog.text
-    assert seen[2].json()["message"].split()[-1] in caplog.text  # the incident's number
+    assert "RuntimeError" in caplog.text  # the log does say what happened, and where
+    assert "test_app.py" in caplog.text
+    assert incident.json()["message"].split()[-1] in caplog.text  # the incident's number
 
 
 def test_a_planted_secret_would_be_found(caplog):
