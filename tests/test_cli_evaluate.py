@@ -3,11 +3,13 @@
 import csv
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 from small_runs import SMALL_PPO
 
-from sotto.cli import main
+from sotto.cli import evaluate, main
+from sotto.errors import RunError
 from sotto.runs.evaluations import open_evaluation
 
 IMPORT = [
@@ -152,6 +154,30 @@ def test_a_run_that_learned_from_a_log_without_privacy_is_refused(log, tmp_path,
     assert run(trained, "--on", log, *said, "--out", out) == 2  # the code sees that it is this log
     assert "evaluate it on a log of other people" in capsys.readouterr().err
     assert run(trained, "--on", again, *said, "--out", out) == 0
+
+
+def test_a_student_of_such_a_run_is_refused_too(tmp_path, monkeypatch):
+    """Its exact teacher learned from the people whose log this is."""
+
+    def settings(**config):
+        return SimpleNamespace(settings=SimpleNamespace(ledger=None, config=config))
+
+    teacher, student = tmp_path / "teacher", tmp_path / "student"
+    teacher.mkdir()
+    found = {
+        teacher: settings(dataset="log", identity="abc"),
+        student: settings(teacher=str(teacher)),
+    }
+    monkeypatch.setattr(evaluate, "open_experiment", found.__getitem__)
+    with pytest.raises(RunError, match=r"teacher was trained on log without privacy"):
+        evaluate._refuse_unpaid(student, "abc", other_people=True)
+    evaluate._refuse_unpaid(student, "other", other_people=True)
+    teacher.rmdir()
+    with pytest.raises(RunError, match=r"teacher, which is not there; put it back"):
+        evaluate._refuse_unpaid(student, "other", other_people=False)
+    evaluate._refuse_unpaid(student, "other", other_people=True)
+    found[student] = settings(teacher="https://teacher.example")  # it has a ledger of answers
+    evaluate._refuse_unpaid(student, "abc", other_people=False)
 
 
 def test_a_model_that_does_not_fit_is_refused(log, tmp_path, capsys):

@@ -205,7 +205,7 @@ def _models(
 
 
 def _refuse_unpaid(run: Path, identity: str, other_people: bool) -> None:
-    """Refuses a run that was trained on a log without a ledger.
+    """Refuses a run that was trained on a log without a ledger, or by a teacher that was.
 
     The certificate says that policies come from releases that were paid for. The same people may be
     in several logs, or in several imports of one, which nothing but the user knows.
@@ -216,11 +216,21 @@ def _refuse_unpaid(run: Path, identity: str, other_people: bool) -> None:
         other_people: whether the user says that the people of other logs are others.
 
     Raises:
-        RunError: the run is one.
+        RunError: the run is one, or its teacher is not there any more.
     """
     settings = open_experiment(run).settings
     log = settings.config.get("on") or settings.config.get("dataset")
-    if settings.ledger is not None or log is None:
+    teacher = str(settings.config.get("teacher") or "")
+    if settings.ledger is not None:
+        return
+    if log is None:
+        if Path(teacher).is_dir() and teacher:
+            _refuse_unpaid(Path(teacher), identity, other_people)
+        elif teacher and "://" not in teacher and not other_people:
+            raise RunError(
+                f"{run} was trained by {teacher}, which is not there; put it back, or if nobody of "
+                "this log is in a log that it was trained on, say --other-people"
+            )
         return
     unpaid = (
         f"{run} was trained on {log} without privacy, and this evaluation's certificate would not "
