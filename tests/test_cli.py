@@ -131,6 +131,16 @@ def test_plain_words(capsys) -> None:
         ("verify OUT/certificate.json --ledger nowhere.sqlite", "no file nowhere.sqlite; give"),
         ("train dpgp", "no command"),
         ("campaign invite OUT abc", "sotto: abc is not a whole number; see sotto campaign invite"),
+        (
+            "evaluate --policy uniform --on OUT --epsilon 1 --out OUT --returns 3..-3",
+            "sotto: --returns: give 2 values (FLOAT FLOAT), not 1; see sotto evaluate --help",
+        ),
+        ("train dppg --hidden a", "sotto: --hidden: cannot be read: ['a']; see sotto train dppg"),
+        (
+            "simulate devices --out OUT --delta 2",
+            "sotto: the command line does not have valid settings of dppg: delta must be below 1, "
+            "not 2.0",
+        ),
         ("certify dpsgd --from OUT", "No such file or directory; give a file of JSON as in docs"),
     ],
 )

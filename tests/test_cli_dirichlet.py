@@ -90,7 +90,7 @@ def test_calibrate_dirichlet_never_exceeds_the_target(capsys) -> None:
         ),
         (
             "account dirichlet --actions 6 --concentration nan --floor .1 --distance 1 --delta .1",
-            "concentration: input should be a finite number, got nan",
+            "concentration must be a finite number, not nan",
         ),
         (
             "account dirichlet --actions 6 --concentration 5 --floor .1 --distance nan --delta .1",

@@ -98,7 +98,10 @@ def test_a_table_states_what_it_assumes(log, tmp_path, capsys):
         (["--policy", "always:7"], "names no action"),
         (["--policy", "always:1", "always:1"], "named twice"),
         ([], "no policy"),
-        (["--policy", "always:1", "--largest-weight", "1", "2"], "2 numbers for 1 policies"),
+        (
+            ["--policy", "always:1", "--largest-weight", "1", "2"],
+            "has 2 numbers, and there is 1 policy; give one",
+        ),
         (["--policy", "always:1", "--estimator", "doubly-robust"], "--model"),
         (["--policy", "always:1", "--epsilon", "0.01"], "would suffice"),
         (["--policy", "always:1", "--level", "2"], "level"),

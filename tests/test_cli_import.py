@@ -125,10 +125,22 @@ def test_on_a_terminal_it_asks(log, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(("flag", "least"), [("--people", 2), ("--horizon", 1)])
 def test_a_number_of_nought_was_declared_and_is_refused(flag, least, log, tmp_path, capsys):
     said = refused(capsys, "import", log, *WORDS, flag, "0", "--out", str(tmp_path / "out"))
-    assert f"{flag[2:]}: it should be greater than or equal to {least}" in said
+    assert f"{flag[2:]} must be at least {least}, not 0" in said
     assert "must be declared" not in said
 
 
 def test_an_existing_folder_is_kept(log, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     assert "exists; remove it" in refused(capsys, "import", log, "--out", str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("words", [[], WORDS])
+def test_a_misspelt_field_is_named_before_anything_is_asked_for(words, log, tmp_path, capsys):
+    declaration = tmp_path / "d.json"
+    declaration.write_text('{"persn": "who"}')
+    out = str(tmp_path / "out")
+    assert main(["import", log, "--declare", str(declaration), *words, "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "sotto: the declaration of the log: there is no field 'persn'; did you mean person?\n"
+    )

@@ -1,10 +1,5 @@
 """Errors that several packages raise, and the form in which text of unknown origin is printed."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pydantic import ValidationError
-
 
 class RunError(ValueError):
     """A run directory, or a file in it, is not as the command needs it."""
@@ -12,12 +7,6 @@ class RunError(ValueError):
 
 class EnvironmentFailed(RuntimeError):
     """A Gymnasium environment raised an exception; the message says which one, and where."""
-
-
-def first_problem(error: "ValidationError") -> str:
-    """Returns where the first problem of a file is, and what it is."""
-    problem = error.errors()[0]
-    return f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
 
 
 def visible(text: str) -> str:

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, ClassVar, Self, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sotto.errors import RunError, first_problem
+from sotto.errors import RunError
+from sotto.problems import first_problem
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -157,7 +158,7 @@ def read_model(path: Path, kind: type[Model]) -> Model:
     try:
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise RunError(f"{path} cannot be read: {first_problem(error)}") from error
+        raise RunError(f"{path} cannot be read: {first_problem(error, kind)}") from error
 
 
 def read_at_most(path: Path, most: int) -> bytes:

@@ -369,7 +369,11 @@ def test_too_few_people_are_refused_and_as_many_as_it_says_are_not(tmp_path):
         ({"horizon": 3}, Asked(), "--largest-weight"),
         ({"horizon": 3}, Asked("doubly-robust", (5.0,), returns=(0, 1)), "--returns"),
         ({}, Asked("per-decision", returns=(0.0, 1.0)), "--returns"),
-        ({}, Asked(largest_weights=(1.0, 2.0, 3.0)), "3 numbers for 2 policies"),
+        (
+            {},
+            Asked(largest_weights=(1.0, 2.0, 3.0)),
+            "has 3 numbers, and there are 2 policies; give one",
+        ),
         ({}, Asked(returns=(-1.0, 1.0)), "two numbers from 0 to 2"),
         ({}, Asked(largest_weights=(0.0,)), "positive"),
         ({}, Asked(discount=0.0), "discount"),

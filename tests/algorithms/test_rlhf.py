@@ -24,7 +24,7 @@ from sotto.algorithms.rlhf.features import RewardModel, Whitening, fit_whitening
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.improvement import Candidates
 from sotto.algorithms.rlhf.keys import Use, key_for
-from sotto.algorithms.rlhf.people import complete, log_ratios, meet
+from sotto.algorithms.rlhf.people import complete, log_ratios, meet, require_prompts
 from sotto.algorithms.rlhf.release import make_release
 from sotto.errors import RunError
 from sotto.keys import new_key
@@ -404,6 +404,25 @@ def test_public_prompts_in_another_encoding_are_refused(tmp_path: Path, encoding
     settings = config(feedback=str(log), public_prompts=str(public))
     with pytest.raises(RunError, match=r"public\.txt is not a text in UTF-8; save it as UTF-8"):
         meet(settings, model("llama"))
+
+
+def test_too_few_public_prompts_are_refused_before_the_model_is_read(tmp_path: Path) -> None:
+    """With 3 candidates each prompt has 2 directions, so 2 prompts are for 4 features."""
+    log, public = write_log(tmp_path)
+    public.write_text("the film\n\na book\n")
+    settings = config(feedback=str(log), public_prompts=str(public), model=str(tmp_path / "none"))
+    require_prompts(settings)
+    require_prompts(replace(settings, method="best-of-n", improvement_prompts=1, features=99))
+    more = replace(settings, features=5)
+    said = "^2 public prompts are too few for 5 features; give at least 3 in --public-prompts, or "
+    with pytest.raises(RunError, match=said):
+        RLHF().resolved(more)
+
+
+def test_too_few_prompts_of_improvement_are_refused() -> None:
+    config(features=4, improvement_prompts=2)
+    with pytest.raises(ValueError, match="improvement_prompts 2 are too few for 5 features; use a"):
+        config(features=5, improvement_prompts=2)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_prompt_or_a_rating(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def refused(path: Path, ledger: Ledger | AnswerLedger) -> str:
     [
         ('  "epsilon"', '  "epsilon": 0.1,\n  "epsilon"', "says 'epsilon' twice"),
         ('    "delta"', '    "delta": 1e-9,\n    "delta"', "says 'delta' twice"),
-        ('  "persons"', '  "note": "nobody can tell",\n  "persons"', "note: Extra inputs"),
+        ('  "persons"', '  "note": "nobody can tell",\n  "persons"', "there is no field 'note'"),
         ('"persons": 768', '"persons": "768"', "not canonical: line"),
         ('"releases": 1,', '"releases": true,', "not canonical: line"),
         ('"persons": 768', '"persons": 768.0', "not canonical: line"),

@@ -296,5 +296,5 @@ def test_experts_of_another_import_are_not_asked(tmp_path: Path) -> None:
         asked.resolved(replace(config, experts="runs/experts", population=None))
     shutil.rmtree(log)
     write_visits(tmp_path, 30)
-    with pytest.raises(ValueError, match="another import than the one that this run began with"):
+    with pytest.raises(ValueError, match="another import than the one with the identity"):
         next(ExpertOffline().train(config, [0], [], (), 0, [tmp_path]))

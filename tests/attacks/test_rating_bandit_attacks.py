@@ -170,7 +170,7 @@ def test_a_run_does_not_go_on_with_another_import_of_its_log(
     shutil.rmtree(log)
     write_ratings(tmp_path, 60)
     assert main(["train", "bandit", "--out", str(out), "--resume"]) == 2
-    assert "another import than the one that this run began with" in capfd.readouterr().err
+    assert "another import than the one with the identity" in capfd.readouterr().err
     assert Ledger.open(out / "ledger.sqlite", None).persons == 20
 
 

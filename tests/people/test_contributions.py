@@ -199,7 +199,7 @@ def test_actions_do_not_depend_on_what_else_is_asked(spaces):
     ("text", "says"),
     [
         ("{", "not JSON"),
-        ('{"observations": 4}', "actions: Field required"),
+        ('{"observations": 4}', "actions is missing"),
         ('{"observations": 0, "actions": 2}', "observations"),
         ('{"observations": 4, "actions": 1}', "actions"),
         ('{"observations": 4, "actions": {"low": [0], "high": [0]}}', "below"),

@@ -256,6 +256,26 @@ def test_hostile_descriptions_are_refused(name: str, tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.parametrize(
+    ("changed", "to", "said"),
+    [
+        ('"records"', '"record"', "there is no field 'record'; did you mean records?"),
+        ('"records": 1000, ', "", "records is missing"),
+        ('"batch_size": 100', '"batch_size": 2000', "batch_size is larger than records"),
+        ('"noise_multiplier": 1.0', '"noise_multiplier": 0', "noise_multiplier must be at least "),
+        ('"delta": 1e-05', '"delt": 1e-05', "claimed has no field 'delt'; did you mean delta?"),
+    ],
+)
+def test_refusals_name_the_field_in_plain_words(changed, to, said, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    text = json.dumps(PLAIN)
+    assert changed in text
+    path.write_text(text.replace(changed, to))
+    with pytest.raises(PrivacyError) as refused:
+        read(path)
+    assert str(refused.value).startswith(f"{path} cannot be read: {said}")
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps(PLAIN | {"sampling": "fixed"}))

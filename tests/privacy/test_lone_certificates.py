@@ -241,6 +241,9 @@ def test_the_command_has_an_exit_code_for_each_status(
     assert "is false" in refused(capsys, "verify", str(changed(certificate, WRONG["epsilon"])))
     certificate.write_text(text)
     assert main(["verify", str(changed(certificate, lambda c: c.update(schema_version=9)))]) == 4
+    certificate.write_text('{"person": "who"}')
+    said = "(it has no schema_version, so it is no certificate; name another file)"
+    assert said in refused(capsys, "verify", str(certificate))
     assert "there is no file" in refused(capsys, "verify", str(certificate.parent / "missing.json"))
     assert "is a folder; give the file" in refused(capsys, "verify", str(certificate.parent))
 

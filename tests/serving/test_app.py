@@ -102,7 +102,7 @@ ROW = "[1, 2, 3, 4]"
         ('{"observations": [[1, 2', 400, "not-json", "not JSON"),
         ("[" * 2000, 400, "not-json", "not JSON"),
         ("\xff", 400, "not-json", "not JSON"),
-        ("[1, 2]", 422, "bad-observations", "top"),
+        ("[1, 2]", 422, "bad-observations", "the body must be an object"),
         ("{}", 422, "bad-observations", "observations"),
         ('{"observations": null}', 422, "bad-observations", "observations"),
         ('{"observations": []}', 422, "bad-observations", "at least one"),

@@ -31,8 +31,9 @@ def require_same(dataset: object, begun: str | None, found: str | None) -> None:
     """
     if begun not in (None, found):
         raise ValueError(
-            f"{dataset} is another import than the one that this run began with, so its people "
-            "are in other places; put that one back, or start a new run, whose epsilon adds to this"
+            f"{dataset} is another import than the one with the identity {begun}, so its people "
+            "are in other places; put that one back, or start a new run without --identity, whose "
+            "epsilon adds to that of earlier runs"
         )
 
 

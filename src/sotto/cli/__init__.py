@@ -290,19 +290,12 @@ def _sentence(error: Exception) -> str:
     """Returns the error in one line."""
     problems = getattr(error, "errors", None)  # pydantic's ValidationError
     if callable(problems):
-        return _problem(problems()[0])
+        from sotto.problems import first_problem
+
+        return first_problem(error)  # type: ignore[arg-type]
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
     if isinstance(error, OverflowError):
         return f"a number is too large or too small to compute with ({error}); choose another"
     return " ".join(str(error).split())
-
-
-def _problem(found: dict[str, Any]) -> str:
-    """Returns a problem that pydantic found, with the name of the field if the text lacks it."""
-    said = str(found["msg"])
-    if said.startswith("Value error, "):
-        return said.removeprefix("Value error, ")
-    name = ".".join(map(str, found["loc"]))
-    return f"{name}: {said[:1].lower()}{said[1:]}, got {found['input']!r}"

@@ -123,6 +123,7 @@ def import_(
         "licence": licence,
         "already_public": already_public or None,
     }
+    Declaration.refuse_unknown(draft)
     draft |= {name: value for name, value in given.items() if value is not None}
     draft = drafts.filled(draft, fill) if fill else draft
     if drafts.missing(draft) and not json and sys.stdin.isatty():
@@ -156,8 +157,8 @@ def _as_json(out: Path, declaration: Declaration, counts: dict[str, Any]) -> dic
 def _lines(out: Path, declaration: Declaration, counts: dict[str, Any]) -> list[str]:
     """Returns what was declared, and what became of the rows."""
     lines = [
-        f"{out}: {declaration.people:,} places for people, at most {declaration.horizon:,} steps "
-        f"each, observations of {declaration.observation_size} numbers",
+        f"{out}: {declaration.people:,} places for people, at most {declaration.horizon:,} "
+        f"step{'' if declaration.horizon == 1 else 's'} each, observations of {declaration.observation_size} numbers",
         "Declared:",
         *(f"  observation  {_column(one)}" for one in declaration.observation),
         *(f"  action       {_column(one)}" for one in declaration.action),

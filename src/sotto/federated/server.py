@@ -42,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     else:
         algorithm = algorithm_named(_text(settings.get("algorithm"), "algorithm"))
         config = config_from_json(
-            algorithm, json.loads(_text(settings.get("settings"), "settings"))
+            algorithm, json.loads(_text(settings.get("settings"), "settings")), "the run config"
         )
         promised, colluding, bits = (
             _whole(settings.get(name), name) for name in ("promised", "colluding", "bits")

@@ -12,9 +12,10 @@ from pydantic import (
     model_validator,
 )
 
-from sotto.errors import RunError, first_problem
+from sotto.errors import RunError
 from sotto.files import read_given
 from sotto.frozen import FrozenModel
+from sotto.problems import first_problem
 from sotto.rl.envs.base import AnyEnvironment, Box, Discrete
 from sotto.rl.envs.gymnasium.described import Described
 
@@ -103,7 +104,8 @@ class Spaces(FrozenModel):
         try:
             return cls.model_validate(json.loads(content))
         except ValidationError as error:
-            raise RunError(f"{path} does not describe spaces: {first_problem(error)}") from error
+            problem = first_problem(error, cls)
+            raise RunError(f"{path} does not describe spaces: {problem}") from error
         except ValueError as error:
             raise RunError(f"{path} is not JSON: {error}") from error
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from sotto.errors import RunError
+from sotto.problems import first_problem
 
 if TYPE_CHECKING:  # listing commands does not import JAX
     from sotto.algorithms.base import Algorithm
@@ -155,8 +156,15 @@ def former_names(algorithm: Algorithm[Any]) -> Mapping[str, str]:
     return found
 
 
-def config_from_json(algorithm: Algorithm[Any], values: dict[str, Any]) -> Any:
+def config_from_json(
+    algorithm: Algorithm[Any], values: dict[str, Any], source: str = "config.json"
+) -> Any:
     """Reads settings that `config_to_json` of this version or an earlier one wrote.
+
+    Args:
+        algorithm: the algorithm.
+        values: its settings.
+        source: where they are from, as the subject of a sentence that refuses them.
 
     Raises:
         RunError: they are not settings of this algorithm, or outside the limits of a run.
@@ -165,20 +173,17 @@ def config_from_json(algorithm: Algorithm[Any], values: dict[str, Any]) -> Any:
     named = {former.get(name, name): value for name, value in values.items()}
     if len(named) < len(values):
         raise RunError(
-            "config.json has a setting under both its former and its present name; remove one"
+            f"{source} has a setting under both its former and its present name; remove one"
         )
     known = {field.name for field in fields(algorithm.config_type)}
     if strange := sorted(named.keys() - known):
         name = strange[0][:60]
-        raise RunError(f"config.json has {name}, which is not a setting of {algorithm.name}")
+        raise RunError(f"{source} has {name}, which is not a setting of {algorithm.name}")
     _require_bounded(algorithm.name, named)
     try:
         kind = TypeAdapter(algorithm.config_type)
         return kind.validate_json(json.dumps(named), strict=True)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
         raise RunError(
-            f"config.json does not have valid settings of {algorithm.name}: {where} "
-            f"{problem['msg']}"
+            f"{source} does not have valid settings of {algorithm.name}: {first_problem(error)}"
         ) from error

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from sotto.privacy.answers.observations import LARGEST
+from sotto.problems import first_problem
 from sotto.serving.traffic.bodies import Bodies
 from sotto.serving.traffic.limits import Limits
 from sotto.serving.traffic.refusals import Refusal
@@ -66,15 +67,13 @@ def _observations(
     try:
         rows = _Body.model_validate_json(body).observations
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        if problem["type"] == "json_invalid":
-            raise Refusal(400, "not-json", f"the body is not JSON: {problem['msg']}") from None
-        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in problem["loc"])
+        problem = first_problem(error, _Body, "the body")
+        if error.errors()[0]["type"] == "json_invalid":
+            raise Refusal(400, "not-json", problem) from None
         raise Refusal(
             422,
             "bad-observations",
-            'send {"observations": [[...], ...]}, a list of rows of numbers; at '
-            f"{where.lstrip('.') or 'the top'}: {problem['msg']}",
+            f'send {{"observations": [[...], ...]}}, a list of rows of numbers; {problem}',
         ) from None
     if not rows:
         raise Refusal(422, "bad-observations", "there is no row; send at least one observation")

@@ -40,16 +40,19 @@ def test_bounds_that_can_be_read_in_two_ways(word):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"people": 0}, "of the log: people: it should be greater than or equal to 2$"),
+        ({"people": 0}, "of the log: people must be at least 2, not 0$"),
         (
             {"observation": {"column": "x", "low": 1, "high": 1}},
             "of the log: x: low must be below high, in single precision, too$",
         ),
         (
             {"observation": {"column": "x", "low": 1, "high": "a"}},
-            "of the log: observation.0.high: it should be a valid number",
+            r"of the log: observation\[0\].high must be a number, not 'a'$",
         ),
-        ({"action": {"column": "a", "categories": ["a"]}}, "of the log: action.0.categories: "),
+        (
+            {"action": {"column": "a", "categories": ["a"]}},
+            r"of the log: action\[0\].categories must have at least 2 entries$",
+        ),
         ({"person": "a"}, "of the log: column 'a' is declared twice$"),
     ],
 )

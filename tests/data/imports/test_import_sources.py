@@ -171,7 +171,16 @@ def test_two_columns_of_one_name(tmp_path):
     [
         ("log.csv", b"", "cannot be read as CSV"),
         ("log.csv", b"who,t,x,s,a,r,p\n", "no row of the log is usable: there are no rows"),
-        ("log.csv", b"who,t,x,s,a,r,p\n\xff\xfe,1,0,f,no,1,1\n", "rows have no person"),
+        (
+            "log.csv",
+            b"who,t,x,s,a,r,p\n\xff\xfe,1,0,f,no,1,1\n",
+            r"whole number; .* must be UTF-8\)$",
+        ),
+        ("log.csv", "whé,t,x,s,a,r,p\n".encode("latin-1"), r"line is not UTF-8 \(texts must be"),
+        ("log.csv", "who,t,x,s,a,r,p\n".encode("utf-16"), r"line is not UTF-8 \(texts must be"),
+        ("log.csv", "who,t,x,s,a,r,p\n".encode("utf-16-be"), r"line is not UTF-8 \(texts mu"),
+        ("log.csv", b"who, t,x,s,a,r,p\n", r"no column 't' among .* \(did you mean ' t'\?\); a"),
+        ("log.csv", b"who,t,x,s,A,r,p\n", r"no column 'a' .* \(did you mean 'A'\?\); .* line$"),
         ("log.csv", b"who,t,x,s,a,r,p\nann,1,0,f,?,9,1\n", r"usable: a is missing or unknown; com"),
         ("log.csv", b"who,t,x,s,a,r,p\nann,soon,0,f,no,1,1\n", "t is missing or unreadable; com"),
         ("log.csv", b"who,t,x,s,a,r,p\nann,1\n", "lines have more or fewer cells than names"),

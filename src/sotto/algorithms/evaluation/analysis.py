@@ -140,7 +140,8 @@ def settings_of(
     clips = clips * policies if len(clips) == 1 else clips
     if len(clips) != policies:
         raise ValueError(
-            f"--largest-weight has {len(clips)} numbers for {policies} policies; give one, or one "
+            f"--largest-weight has {len(clips)} numbers, and there "
+            f"{'is 1 policy' if policies == 1 else f'are {policies} policies'}; give one, or one "
             "for each"
         )
     several = asked.estimator == "doubly-robust" and declaration.horizon > 1

@@ -22,6 +22,7 @@ from sotto.algorithms.rlhf.people import (
     place_of,
     prompts_identity,
     read_language_model,
+    require_prompts,
 )
 from sotto.algorithms.rlhf.release import RLHFState
 from sotto.files import absolute
@@ -117,9 +118,10 @@ class RLHF(Algorithm[RLHFConfig]):
         """Returns the settings with the identities of their files, if all of them can be read."""
         if config.model_identity is None:  # a new run
             _require_effect(config)
+        prompts = prompts_identity(config)
+        require_prompts(config)
         self.language(config)
         assert self._read is not None
-        prompts = prompts_identity(config)
         config = replace(
             config,
             model=config.model if config.model == SMOLLM2 else str(Path(config.model).absolute()),

@@ -177,6 +177,14 @@ class RLHFConfig(Settings):
         return self.method == "reward-model"
 
     @property
+    def least_prompts(self) -> int:
+        """Least number of public prompts whose completions can differ in as many ways as features.
+
+        The candidates of one prompt differ from their mean in one direction less than they are.
+        """
+        return -(-self.features // (self.candidates - 1))
+
+    @property
     def num_updates(self) -> int:
         """Number of updates: the releases, and the last one, which tunes and scales."""
         return self.releases + 1
@@ -216,6 +224,11 @@ class RLHFConfig(Settings):
                 f"a choice among {self.reranked} completions may differ from the base model by "
                 f"{kl_of_choice(self.reranked):.2f} nats, which is not below the kl_target "
                 f"{self.kl_target:g}; use fewer, or a larger target"
+            )
+        if self.improves and self.improvement_prompts < self.least_prompts:
+            raise ValueError(
+                f"improvement_prompts {self.improvement_prompts} are too few for {self.features} "
+                f"features; use at least {self.least_prompts}, or fewer features"
             )
         if self.improves and self.adapter != "steering":
             raise ValueError("reward-model tunes steering vectors; leave out adapter")

@@ -140,6 +140,22 @@ def prompts_identity(config: RLHFConfig) -> str | None:
     return found
 
 
+def require_prompts(config: RLHFConfig) -> None:
+    """Refuses too few public prompts for the features; it reads them without the model.
+
+    Raises:
+        RunError: there are too few, or they are no text in UTF-8.
+    """
+    if config.public_prompts is None or not config.improves:
+        return
+    found, least = len(_lines(Path(config.public_prompts))), config.least_prompts
+    if found < least:
+        raise RunError(
+            f"{found} public prompts are too few for {config.features} features; give at least "
+            f"{least} in --public-prompts, or fewer --features"
+        )
+
+
 def meet(config: RLHFConfig, language: LanguageModel) -> People:
     """Reads the prompts and the people of these settings.
 
@@ -202,12 +218,16 @@ def _real_ratings(config: RLHFConfig, language: LanguageModel) -> Rated:
     return Rated(*(np.pad(x, [(0, empty), *[(0, 0)] * (x.ndim - 1)]) for x in found))
 
 
-def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+def _lines(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()  # "sig": editors may mark it
     except UnicodeDecodeError as error:
         raise RunError(f"{path} is not a text in UTF-8; save it as UTF-8") from error
-    rows = [language.tokenizer.encode(line)[-tokens:] for line in lines if line.strip()]
+    return [line for line in lines if line.strip()]
+
+
+def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = [language.tokenizer.encode(line)[-tokens:] for line in _lines(path)]
     if len(rows) < 2:
         raise RunError(f"{path} needs at least two prompts, one on each line")
     found, mask = padded(rows)

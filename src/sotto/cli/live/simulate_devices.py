@@ -16,6 +16,7 @@ from sotto.runs.registry import algorithm_named, config_from_json, config_to_jso
 from sotto.runs.training import Update
 
 _GIVEN_UP = 1e-3  # largest probability that a round has fewer devices than promised
+_SOURCE = "the command line"
 
 
 @command("simulate devices")
@@ -130,7 +131,7 @@ def _config(
 ) -> Any:
     """Returns the settings: the recipe of dppg with independent noise, or the defaults."""
     if algorithm.name != "dppg":
-        return config_from_json(algorithm, {"delta": 1e-5} | given)
+        return config_from_json(algorithm, {"delta": 1e-5} | given, _SOURCE)
     from sotto.algorithms.dppg.presets import ON_DEVICES, preset
 
     if people < invited:
@@ -144,6 +145,6 @@ def _config(
         **ON_DEVICES.get(env_id, {}),
     )
     values = config_to_json(algorithm, recipe) | given
-    made = config_from_json(algorithm, values)
+    made = config_from_json(algorithm, values, _SOURCE)
     steps = people // made.users_per_update * made.steps_per_update
-    return config_from_json(algorithm, values | {"total_steps": steps})
+    return config_from_json(algorithm, values | {"total_steps": steps}, _SOURCE)

@@ -86,6 +86,8 @@ def _problem(box: str) -> str:
     # Of several types, this is what the last one says.
     text = re.sub(r": no type matching .*: ", ": ", text)
     text = re.sub(r"^\[.*?\]: ", "", text)  # the types of an optional word, which has no name
+    for pattern, words in _REWORDED:
+        text = re.sub(pattern, words, text)
     text = text[:1].lower() + text[1:].replace(". Expected 1 values", "").replace(". Exp", ", exp")
     if text.startswith("unrecognized options: "):
         words = text.removeprefix("unrecognized options: ").split(", ")
@@ -94,6 +96,17 @@ def _problem(box: str) -> str:
     meant = [line for one in others if "Perhaps you meant" in one[0] for line in _listed(one)]
     similar = " or ".join(line.split()[0] for line in meant if line.startswith("--"))
     return f"{text} (did you mean {similar}?)" if similar else text
+
+
+_REWORDED = [
+    (r"\[/?(bold|bright_red|red|dim|italic|cyan|magenta|yellow|green|white)\]", ""),
+    (
+        r"[Ii]nput length (\d+) did not match expected argument count (\d+) of `(.*)`",
+        r"give \2 values (\3), not \1",
+    ),
+    (r"Could not find valid parse for arguments: ", "cannot be read: "),
+]
+"""Markup and sentences of tyro, and the words in their place."""
 
 
 def _parts(box: str) -> list[list[str]]:

@@ -21,6 +21,7 @@ from pydantic import (
 
 from sotto.errors import RunError
 from sotto.frozen import FrozenModel
+from sotto.problems import first_problem, unknown_field
 
 LARGEST = 1e30
 """Largest absolute value of a bound, so that float32 can hold it."""
@@ -215,7 +216,20 @@ class Declaration(FrozenModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise RunError(f"the declaration of the log: {_first_problem(error)}") from None
+            raise RunError(f"the declaration of the log: {first_problem(error, cls)}") from None
+
+    @classmethod
+    def refuse_unknown(cls, given: Any) -> None:
+        """Refuses a field that a declaration does not have; others may still be missing.
+
+        Raises:
+            RunError: there is such a field, which the message names.
+        """
+        try:
+            cls.model_validate(given)
+        except ValidationError as error:
+            if unknown := unknown_field(error, cls):
+                raise RunError(f"the declaration of the log: {unknown}") from None
 
     @property
     def discrete(self) -> bool:
@@ -270,17 +284,3 @@ def _bound(column: Range | Categories, side: Literal["low", "high"]) -> np.ndarr
     if isinstance(column, Range):
         return np.array([getattr(column, side)], np.float32)
     return np.full(column.width, 0 if side == "low" else 1, np.float32)
-
-
-def _first_problem(error: ValidationError) -> str:
-    """Returns which field is wrong, if it is one, and the reason, without words of pydantic."""
-    problem = error.errors()[0]
-    kinds = ("range", "categories")
-    place = [
-        str(one)
-        for at, one in enumerate(problem["loc"])
-        if not (one in kinds and at and isinstance(problem["loc"][at - 1], int))
-    ]
-    if problem["type"] == "value_error":  # the sentence names the column itself
-        return problem["msg"].removeprefix("Value error, ")
-    return f"{'.'.join(place)}: {problem['msg'].replace('Input should', 'it should')}"

@@ -115,6 +115,7 @@ def import_log(
         if not tally.people:
             raise RunError(
                 f"no row of the log is usable: {_why_none(tally)}; compare it with the declaration"
+                + (" (texts must be UTF-8)" if kind == "csv" else "")
             )
         _sync(dataset)
         try:

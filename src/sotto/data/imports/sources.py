@@ -106,12 +106,23 @@ def batches(
     return reader(Path(where), declaration.columns, unparsed)
 
 
-def _require_columns(where: str, columns: tuple[str, ...], there: list[str]) -> None:
+def _require_columns(
+    where: str, columns: tuple[str, ...], there: list[str], hint: str = ""
+) -> None:
+    """Refuses a log without a declared column.
+
+    The message has no name but the declared one, up to blanks and capitals: without a line of names
+    the first line is a person's.
+    """
     absent = [name for name in columns if name not in there]
     if absent:
+        wanted = absent[0].strip().casefold()
+        alike = next((name for name in there if name.strip().casefold() == wanted), None)
+        meant = "" if alike is None else f" (did you mean {alike!r}?)"
+        hint += ", and separates them by commas" if len(there) == 1 else ""
         raise RunError(
-            f"{where} has no column {absent[0]!r} among its {len(there)} columns; a CSV file names "
-            "them in its first line" + (", and separates them by commas" if len(there) == 1 else "")
+            f"{where} has no column {absent[0]!r} among its {len(there)} columns{meant}; a CSV "
+            f"file names them in its first line{hint}"
         )
     twice = [name for name in columns if there.count(name) > 1]
     if twice:
@@ -149,7 +160,9 @@ def _csv(
             raw = first.schema.names
         names = [_utf8(name) or "" for name in raw]
         names[0] = names[0].removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")  # of a file's first bytes
-        _require_columns(str(path), columns, names)
+        other = any(_utf8(name) is None or "\0" in name for name in raw)
+        hint = ", and this line is not UTF-8 (texts must be UTF-8)" if other else ""
+        _require_columns(str(path), columns, names, hint)
         wanted = {raw[names.index(name)]: name for name in columns}
         lines = pc.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
         texts = pc.ConvertOptions(

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from sotto.errors import first_problem, visible
+from sotto.errors import visible
 from sotto.files import once, read_at_most
 from sotto.privacy.accounting.composition import (
     Event,
@@ -39,6 +39,7 @@ from sotto.privacy.certificates.model import (
 from sotto.privacy.claims import LedgerFacts, corrected, said_by_schema_1, same_sentences
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.problems import first_problem
 
 AnyLedger = Ledger | AnswerLedger
 AnyCertificate = Certificate | CertificateOfSchema1
@@ -126,10 +127,12 @@ def read_stored(path: Path) -> AnyCertificate | DescribedCertificate:
         contents = json.loads(text, object_pairs_hook=once, parse_constant=_no_constant)
         if not isinstance(contents, dict):
             raise ValueError("it is no JSON object")
+        if "schema_version" not in contents:
+            raise ValueError("it has no schema_version, so it is no certificate; name another file")
         stored: AnyCertificate | DescribedCertificate = _kind(contents).model_validate_json(text)
         written = stored.text()
     except ValidationError as error:
-        raise _unreadable(path, first_problem(error)) from error
+        raise _unreadable(path, first_problem(error, _kind(contents))) from error
     except FileNotFoundError:
         raise _unreadable(path, "no such file; sotto certificate --write makes it") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -7,10 +7,10 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from sotto.errors import first_problem
 from sotto.files import once, read_at_most
 from sotto.frozen import FrozenModel
 from sotto.privacy.errors import PrivacyError
+from sotto.problems import first_problem
 
 Verdict = Literal["holds", "false", "vacuous", "undecided"]
 """The answer on a claim; `findings.Analysis` explains it."""
@@ -164,7 +164,7 @@ def read(path: Path) -> Description:
         json.loads(text, object_pairs_hook=once)
         found = Description.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise PrivacyError(f"{path} cannot be read: {first_problem(error)}") from None
+        raise PrivacyError(f"{path} cannot be read: {first_problem(error, Description)}") from None
     except (OSError, ValueError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise PrivacyError(
