@@ -58,7 +58,8 @@ def page(kept: Kept, pictures: Sequence[str]) -> str:
         "sotto is compared with other libraries on their own ground, in one command: `make bench`,",
         "or `python benchmarks/peers.py` where the peers are installed. `--only speed` makes one",
         "part again. Rates are medians of turns in which all take part alternately, on one",
-        "machine. What counts are the ratios.",
+        "machine. What counts are the ratios. Each is a median of the ratios of turns, so it may",
+        "differ from the ratio of the two rates in the table.",
         "",
     ]
     for room, title in TITLES.items():
