@@ -80,3 +80,16 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert status == "verified"
     assert abs(float(mean[0]) - 0.1) < 0.05
     assert spent == pytest.approx(0.7255, abs=1e-4)
+
+
+def test_each_attack_of_the_proofs_is_a_test() -> None:
+    text = (ROOT / "docs/privacy.md").read_text().split("## How this was attacked")[1]
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 40
+    for row in rows:
+        named = NAMED.findall(row.strip("| ").split(" | ")[-1])
+        assert named, row
+        for path, name in named:
+            file = ROOT / "tests" / path
+            assert file.is_file(), f"tests/{path}"
+            assert not name or name in names(file), f"{path}::{name}"

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -52,7 +52,7 @@ def _sentence(problem: Any, kind: Any, whole: str) -> str:
 
 
 def _predicate(problem: Any, said: str) -> str:
-    """Returns what is wrong with a value, as the end of a sentence that begins with its field."""
+    """Returns the rest of a sentence that begins with the name of a field."""
     if problem["type"] == "missing":
         return "is missing"
     if problem["type"] == "union_tag_not_found":
@@ -123,9 +123,9 @@ def _inside(model: Any, part: int | str) -> list[Any]:
 
 
 class _Plain:
-    """What has no fields: a number, a text or a list of them."""
+    """A type without fields: a number, a text or a list of them."""
 
-    model_fields: dict[str, Any] = {}
+    model_fields: ClassVar[dict[str, Any]] = {}
 
 
 def _models(kind: Any) -> Iterator[Any]:

@@ -413,7 +413,7 @@ def test_too_few_public_prompts_are_refused_before_the_model_is_read(tmp_path: P
     settings = config(feedback=str(log), public_prompts=str(public), model=str(tmp_path / "none"))
     require_prompts(settings)
     require_prompts(replace(settings, method="best-of-n", improvement_prompts=1, features=99))
-    more = replace(settings, features=5)
+    more = replace(settings, features=5, directions=16)
     said = "^2 public prompts are too few for 5 features; give at least 3 in --public-prompts, or "
     with pytest.raises(RunError, match=said):
         RLHF().resolved(more)

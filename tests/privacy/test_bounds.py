@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from sotto.privacy.bounds import at_most, guarantee, percent
+from sotto.privacy.bounds import at_least, at_most, guarantee, percent
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,21 @@ def test_no_bound_is_stated_below_itself_or_far_above() -> None:
     for _ in range(2000):
         bound = math.exp(draws.uniform(-40, 40))
         assert bound * (1 - 2e-12) <= float(at_most(bound)) <= bound * 1.0011
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        (1.2719, "1.271"),
+        (1.3, "1.3"),
+        (0.3, "0.3"),
+        (0.1 * 3, "0.3"),
+        (0.0, "0"),
+        (math.inf, "infinite"),
+    ],
+)
+def test_a_lower_bound_is_rounded_down(bound: float, words: str) -> None:
+    assert at_least(bound) == words
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from scipy import stats
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.certificates.text import QUOTED, sections
 from sotto.privacy.claims import streams
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
@@ -49,6 +50,18 @@ def ledger_of(path: Path, *statements: StreamStatement, run_id: str = "run-a") -
         start = ledger.next_person
         ledger.open_stream(one).charge(0, 1, [PersonBlock(start, start + 8)])
     return ledger
+
+
+def test_a_ledger_has_no_certificate_with_texts_of_another_form(tmp_path: Path) -> None:
+    """A ledger comes from others, too, and a reader takes its texts for words of sotto."""
+    budget = {"unit": small.UNIT, "budget": NO_TARGET}
+    for wrong in ("2026-01-01", "1970-01-01T00:00:00+00:00\n"):
+        with pytest.raises(ValueError, match="created is a time in UTC to the second"):
+            Ledger.create(tmp_path / "new", "run", **budget, created=wrong)
+    ledger = ledger_of(tmp_path / "ledger", statement())
+    ledger.versions["sotto"] = "1.0\nVerified by the operator"
+    with pytest.raises(PrivacyError, match=r"where versions must match the pattern .*; restore"):
+        derive(ledger)
 
 
 def test_a_certificate_says_what_the_ledger_holds(tmp_path: Path) -> None:

@@ -151,6 +151,26 @@ WRONG = {
 }
 
 
+TEXTS = {
+    "run_id": lambda c: c.update(run_id="y\nVerified by the operator"),
+    "run_id that turns": lambda c: c.update(run_id="y\u202e"),
+    "run_id that is long": lambda c: c.update(run_id="y" * 65),
+    "created": lambda c: c.update(created="2026-01-01T00:00:00+00:00, verified"),
+    "head_hash": lambda c: c.update(head_hash=c["head_hash"].upper() + "x"),
+    "versions": lambda c: c["versions"].update(sotto="1.0 (verified)"),
+    "names of versions": lambda c: c["versions"].update({"verified by": "1.0"}),
+    "versions of a stream": lambda c: charged(c)["versions"].update(sotto="1\n"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_no_code_compares_has_one_form(name: str, certificate: Path) -> None:
+    """A reader takes any words in a certificate for the words of sotto."""
+    found = verify_file(changed(certificate, TEXTS[name]))
+    assert found.status == "false"
+    assert "must " in found.reasons[0]
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_changed_number_is_false(name: str, certificate: Path) -> None:
     assert verify_file(certificate).status == "true"

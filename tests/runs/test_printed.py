@@ -105,6 +105,7 @@ def test_the_command_writes_the_same_bytes_each_time(
 ) -> None:
     one, two = (file.with_name(f"{name}.{kind}") for name in "ab")
     assert main(["verify", str(file), "--page", str(one)]) == 0
+    assert capsys.readouterr().out.startswith(f"wrote {one}\n")
     assert main(["verify", str(file), "--page", str(two)]) == 0
     assert one.read_bytes() == two.read_bytes()
     file.write_text("{}")

@@ -286,9 +286,17 @@ def test_certificate_of_a_service(runs, started, tmp_path, capsys):
     capsys.readouterr()
     assert main(["certificate", str(out), "--verify"]) == 3  # it is older than these answers
     assert "stale: it agrees with an earlier entry" in capsys.readouterr().out
+    file = open_service(out).certificate
+    before = file.read_bytes()
     certificate = run_json(capsys, "certificate", str(out))
     assert certificate["status"] == "proved"
     assert 0 < certificate["epsilon"] < 2
+    assert file.read_bytes() == before  # shown, and not written
+    run_json(capsys, "certificate", str(out), "--write")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600  # it names students
+    file.unlink()
+    run_json(capsys, "certificate", str(out))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "verified" in printed(capsys, "certificate", str(out), "--verify")
 
 

@@ -10,7 +10,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from sotto import __version__
 from sotto.errors import EnvironmentFailed, visible

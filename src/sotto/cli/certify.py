@@ -13,7 +13,7 @@ from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.errors import visible
 from sotto.extras import require
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import at_least, at_most
 
 _EXIT_CODES = {"holds": 0, "false": 2, "vacuous": 2, "undecided": 4}
 
@@ -88,7 +88,7 @@ def dpsgd(
         print(
             f"  proved for a person                              {at_most(found.proved_for_person)}"
         )
-    print(f"  shown by an attack (at least)                    {found.least:.4g}")
+    print(f"  shown by an attack (at least)                    {at_least(found.least)}")
     for name in found.findings:
         print(f"  {name}: {FINDINGS[name]}")
     for one in written:

@@ -156,9 +156,11 @@ def _as_json(out: Path, declaration: Declaration, counts: dict[str, Any]) -> dic
 
 def _lines(out: Path, declaration: Declaration, counts: dict[str, Any]) -> list[str]:
     """Returns what was declared, and what became of the rows."""
+    steps = "1 step" if declaration.horizon == 1 else f"{declaration.horizon:,} steps"
+    size = declaration.observation_size
     lines = [
-        f"{out}: {declaration.people:,} places for people, at most {declaration.horizon:,} "
-        f"step{'' if declaration.horizon == 1 else 's'} each, observations of {declaration.observation_size} numbers",
+        f"{out}: {declaration.people:,} places for people, at most {steps} each, observations of "
+        f"{size} number{'' if size == 1 else 's'}",
         "Declared:",
         *(f"  observation  {_column(one)}" for one in declaration.observation),
         *(f"  action       {_column(one)}" for one in declaration.action),

@@ -12,7 +12,7 @@ from sotto.cli.terminal.options import Json, Ledger, Page, Ray, RunPath
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
-from sotto.errors import RunError
+from sotto.errors import RunError, visible
 from sotto.keys import new_key
 from sotto.privacy.bounds import guarantee
 from sotto.runs.directory import Experiment, Named, Run, open_experiment
@@ -183,8 +183,7 @@ def certificate(
     agree, 3 if the certificate is stale (it agrees with an earlier entry), and 2 if it is false.
 
     A run that was killed leaves a stale certificate, and so does a service that has answered since.
-    --write replaces a stale certificate by a current one. It never replaces a false one. The
-    certificate of a service is written each time that this command shows it.
+    --write replaces a stale certificate by a current one. It never replaces a false one.
 
     Examples:
       sotto certificate runs/x
@@ -213,15 +212,18 @@ def certificate(
         raise ValueError("--sign verifies the certificate, and writes none; give it alone")
     if page is not None and (verify or sign is not None):
         raise ValueError("--page prints the certificate; give it without --verify and --sign")
-    print_page = None if page is None else writer(page)
+    write_page = None if page is None else writer(page)
     certified, experiment = _certified(path, ledger)
-    if print_page is not None and len(certified) > 1:
+    if write_page is not None and len(certified) > 1:
         raise ValueError(f"a page is about one certificate; give one seed, as in {path}/seed-0")
     if sign is not None:
         return _sign(certified, sign, json)
     if verify:
         return _verify(certified, json)
-    return _show(certified, experiment, write, json, print_page)
+    found = _show(certified, experiment, write, json, write_page)
+    if page is not None and not json:
+        print(visible(f"wrote {page}"))
+    return found
 
 
 def _certified(path: Path, ledger: str | None) -> tuple[Sequence["Certified"], Experiment | None]:
@@ -244,10 +246,11 @@ def _show(
     experiment: Experiment | None,
     write: bool,
     json: bool,
-    print_page: Callable[["PrintedPage"], None] | None = None,
+    write_page: Callable[["PrintedPage"], None] | None = None,
 ) -> int:
     from rich.console import Console
 
+    from sotto.people.campaign import Campaign
     from sotto.privacy.certificates.derive import derive, render, verify
     from sotto.runs.seeds import sharing
 
@@ -263,10 +266,10 @@ def _show(
                     f"{run.certificate} is false and is not replaced: {stored.mismatches[0]}; "
                     "move it away"
                 )
-        if write or missing or isinstance(run, Service):
-            one.write(run.certificate)
-        if print_page is not None:
-            _print_page(run, ledger, print_page)
+        if write or missing:
+            one.write(run.certificate, 0o600 if isinstance(run, Service | Campaign) else 0o644)
+        if write_page is not None:
+            _write_page(run, ledger, write_page)
     shared = None
     if experiment is not None and len(ledgers) > 1:
         shared = sharing(experiment.settings, ledgers)
@@ -285,10 +288,10 @@ def _show(
     return 0
 
 
-def _print_page(
-    run: "Certified", ledger: "AnyLedger", print_page: Callable[["PrintedPage"], None]
+def _write_page(
+    run: "Certified", ledger: "AnyLedger", write_page: Callable[["PrintedPage"], None]
 ) -> None:
-    """Prints the page of the certificate in the run's file, if its ledger gives the same."""
+    """Writes the page of the certificate in the run's file, if its ledger gives the same."""
     from sotto.privacy.certificates.derive import read, verify
     from sotto.runs.printed.page import page_of_certificate
 
@@ -296,7 +299,7 @@ def _print_page(
     if found.status != "verified":
         reason = found.mismatches[0] if found.mismatches else "write the current one with --write"
         raise RunError(f"{run.certificate} is {found.status} and is not printed: {reason}")
-    print_page(page_of_certificate(read(run.certificate), run.certificate))
+    write_page(page_of_certificate(read(run.certificate), run.certificate))
 
 
 def _in_words(certificate: "Certificate") -> dict[str, Any]:

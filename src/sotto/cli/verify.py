@@ -66,6 +66,8 @@ def verify(
     found = verify_file(path, ledger, signed_by)
     if write is not None:
         write(page_of_verification(found, path, signed_by))
+        if not json:
+            print(visible(f"wrote {page}"))
     stored = found.certificate
     if json:
         numbers = {} if stored is None else {"run_id": stored.run_id, "proof": stored.status}

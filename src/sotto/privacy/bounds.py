@@ -1,7 +1,7 @@
-"""Bounds in words: a printed number is never below the bound that it stands for."""
+"""Bounds in words: a printed number is never better than the bound that it stands for."""
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 _EXACT = 1 - 1e-12  # float64 has rounded the bound itself, which is not rounded up
 
@@ -18,6 +18,20 @@ def at_most(bound: float, digits: int = 4) -> str:
         return "infinite" if bound > 0 else str(bound)
     up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(float(bound) * _EXACT))
     return f"{float(up):.{digits}g}"
+
+
+def at_least(bound: float, digits: int = 4) -> str:
+    """Returns a lower bound of at least 0 with so many digits, rounded down.
+
+    What float64 has rounded, up to 1e-12 of the bound, does not count.
+
+    Example:
+        at_least(1.2719)  # '1.271'
+    """
+    if not math.isfinite(bound):
+        return "infinite"
+    down = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(float(bound) / _EXACT))
+    return f"{float(down):.{digits}g}"
 
 
 def percent(share: float) -> str:

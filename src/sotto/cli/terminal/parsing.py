@@ -86,8 +86,8 @@ def _problem(box: str) -> str:
     # Of several types, this is what the last one says.
     text = re.sub(r": no type matching .*: ", ": ", text)
     text = re.sub(r"^\[.*?\]: ", "", text)  # the types of an optional word, which has no name
-    for pattern, words in _REWORDED:
-        text = re.sub(pattern, words, text)
+    for pattern, instead in _REWORDED:
+        text = re.sub(pattern, instead, text)
     text = text[:1].lower() + text[1:].replace(". Expected 1 values", "").replace(". Exp", ", exp")
     if text.startswith("unrecognized options: "):
         words = text.removeprefix("unrecognized options: ").split(", ")

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.check import Verification, check, facts_of, read
@@ -23,15 +25,27 @@ from sotto.privacy.certificates.model import (
 )
 from sotto.privacy.certificates.text import render
 from sotto.privacy.claims import said
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.statements import StreamStatement
+from sotto.problems import first_problem
 
 __all__ = ["Certificate", "Verification", "derive", "read", "render", "verify"]
 
 
 def derive(ledger: Ledger | AnswerLedger) -> Certificate:
-    """Returns the certificate of everything charged to the ledger so far."""
-    return _of_answers(ledger) if isinstance(ledger, AnswerLedger) else _of_streams(ledger)
+    """Returns the certificate of everything charged to the ledger so far.
+
+    Raises:
+        PrivacyError: the ledger holds a value that no certificate can have.
+    """
+    try:
+        return _of_answers(ledger) if isinstance(ledger, AnswerLedger) else _of_streams(ledger)
+    except ValidationError as error:
+        problem = first_problem(error, Certificate)
+        raise PrivacyError(
+            f"the ledger has no certificate, where {problem}; restore the ledger from a backup"
+        ) from None
 
 
 def _of_streams(ledger: Ledger) -> Certificate:

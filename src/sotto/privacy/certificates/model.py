@@ -6,7 +6,7 @@ A certificate holds numbers, the ledger's statements, and its sentences by ident
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,11 +16,27 @@ from sotto.privacy.accounting.events import Event
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import Quoted, Reference, Said
 from sotto.privacy.described.description import Description, Verdict
+from sotto.privacy.ledger.entries import TIME
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Assumption, Gap, StreamStatement
 from sotto.privacy.units import Unit
 
 Status = Literal["proved", "paper-claim", "none"]
+
+RunId = Annotated[
+    str,
+    Field(pattern=r"^[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]+$", max_length=64),
+]
+"""Name of a run, in one line of characters that print from left to right."""
+Time = Annotated[str, Field(pattern=TIME)]
+"""Time in UTC, ISO 8601 to the second."""
+Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""SHA-256 in hexadecimal."""
+Versions = dict[
+    Annotated[str, Field(pattern="^[A-Za-z0-9._-]+$", max_length=64)],
+    Annotated[str, Field(pattern="^[A-Za-z0-9.+!_-]+$", max_length=64)],
+]
+"""Versions of packages by their names."""
 
 _SECTIONS = {
     "protects": "Protected",
@@ -72,7 +88,7 @@ class CertifiedStream(FrozenModel):
     releases: int
     persons: int
     event: Event | None
-    versions: dict[str, str]
+    versions: Versions
     settings: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
 
 
@@ -162,8 +178,8 @@ class Certificate(Stored):
     """
 
     schema_version: Literal[2] = 2
-    run_id: str
-    created: str
+    run_id: RunId
+    created: Time
     status: Status
     unit: Unit
     epsilon: float
@@ -177,8 +193,8 @@ class Certificate(Stored):
     streams: tuple[CertifiedStream, ...]
     answers: CertifiedAnswers | None = Field(default=None, exclude_if=lambda value: value is None)
     worst_person: WorstPerson
-    versions: dict[str, str]
-    head_hash: str
+    versions: Versions
+    head_hash: Hash
 
     @property
     def unit_sentence(self) -> str:
@@ -227,8 +243,8 @@ class CertificateOfSchema1(Stored):
     """A certificate as earlier versions wrote it, with its sentences as words."""
 
     schema_version: Literal[1]
-    run_id: str
-    created: str
+    run_id: RunId
+    created: Time
     status: Status
     unit: Unit
     unit_sentence: str
@@ -245,8 +261,8 @@ class CertificateOfSchema1(Stored):
     streams: tuple[CertifiedStream, ...]
     answers: CertifiedAnswers | None = Field(default=None, exclude_if=lambda value: value is None)
     worst_person: WorstPerson
-    versions: dict[str, str]
-    head_hash: str
+    versions: Versions
+    head_hash: Hash
 
 
 class DescribedPerson(FrozenModel):
@@ -298,4 +314,4 @@ class DescribedCertificate(Stored):
     findings: tuple[str, ...]
     events: tuple[Event, ...]
     person: DescribedPerson | None = Field(default=None, exclude_if=lambda value: value is None)
-    versions: dict[str, str]
+    versions: Versions

@@ -22,6 +22,8 @@ from sotto.privacy.ledger import databases
 Kind = Literal["create", "join", "open", "charge", "seen", "student", "revoke"]
 GENESIS = "0" * 64
 """Previous hash of the first entry."""
+TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00$"
+"""Pattern of a time in UTC, ISO 8601 to the second."""
 
 WRITTEN_BY_ANOTHER = (
     "another process has written to the ledger; when it has ended, open the ledger again, or "

@@ -12,6 +12,7 @@ Entries hold statements, enrolment numbers and counts: no data, no parameters, n
 
 import json
 import os
+import re
 import threading
 import uuid
 from collections.abc import Sequence
@@ -93,8 +94,10 @@ class Ledger:
         Raises:
             LedgerMismatch: the run exists.
             LedgerUnavailable: it cannot be written.
-            ValueError: an adaptive ledger without a finite epsilon.
+            ValueError: an adaptive ledger without a finite epsilon, or a time of another form.
         """
+        if created is not None and not re.fullmatch(entries.TIME, created):
+            raise ValueError(f"created is a time in UTC to the second, such as {NO_TIME}")
         sharing: Sharing = "adaptive" if adaptive else "planned"
         Account(unit, budget, sharing=sharing)  # refuses a rule that the budget does not allow
         engine = database(where)
