@@ -35,6 +35,8 @@ def dpsgd(
       vacuous     (exit code 2): delta is so large that the claim protects nobody
       undecided   (exit code 4): neither
 
+    Exit code 2 also means that the input was refused.
+
     With --out, a certificate states the epsilon that is proved, also where the claim is false. Its
     status is "described", because no ledger recorded the training. If nothing is proved, or delta
     is vacuous, no file is written, and a sentence names the reason.

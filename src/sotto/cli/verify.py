@@ -36,6 +36,8 @@ def verify(
       stale          (exit code 3): it was true when made; the ledger has gone on since
       unverifiable   (exit code 4): the file does not hold what it would take
 
+    Exit code 2 also means that the input was refused.
+
     A certificate of status "described" is about a training that no ledger recorded (sotto certify
     dpsgd --out). It is computed again from the description in it, and is never stale.
 
