@@ -294,6 +294,10 @@ def test_certificate_of_a_service(runs, started, tmp_path, capsys):
     assert file.read_bytes() == before  # shown, and not written
     run_json(capsys, "certificate", str(out), "--write")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600  # it names students
+    page = tmp_path / "page.html"
+    said = printed(capsys, "certificate", str(out), "--page", str(page))
+    assert said.endswith(f"wrote {page}\n")
+    assert page.is_file()
     file.unlink()
     run_json(capsys, "certificate", str(out))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
