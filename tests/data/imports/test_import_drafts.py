@@ -47,7 +47,7 @@ def test_bounds_that_can_be_read_in_two_ways(word):
         ),
         (
             {"observation": {"column": "x", "low": 1, "high": "a"}},
-            r"of the log: observation\[0\].high must be a number, not 'a'$",
+            r"of the log: observation\[0\].high must be a number$",
         ),
         (
             {"action": {"column": "a", "categories": ["a"]}},
