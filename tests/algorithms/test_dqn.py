@@ -113,6 +113,15 @@ def test_it_finds_the_middle_of_the_line() -> None:
     assert float(returns.min()) >= 20.3  # of 20.71
 
 
+@pytest.mark.parametrize("length", [2, 1, 7])
+def test_values_are_of_observations_of_the_environments_length(length: int) -> None:
+    acrobot = make("Acrobot-v1")
+    values = QNetwork(acrobot, (4,), jax.random.key(0), 1.0)
+    assert values(jnp.ones(6)).shape == (3,)
+    with pytest.raises(ValueError, match=f"must have 6 numbers, got {length}"):
+        EpsilonGreedy(values)(jnp.ones((3, length)))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

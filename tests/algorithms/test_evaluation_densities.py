@@ -90,6 +90,10 @@ def test_a_runs_policy_has_its_density_in_units_of_the_log():
             declared(9, 1, **REAL),
             greedy=False,
         )
+    with pytest.raises(ValueError, match="does not fit the log"):
+        densities.released(
+            Policy(2, Box((-1.0,), (3.0,)), (4,), new_key(0)), declared(9, 1, **REAL), greedy=False
+        )
 
 
 @pytest.mark.parametrize("estimator", ["self-normalised", "importance", "per-decision"])

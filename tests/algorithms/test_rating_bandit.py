@@ -304,3 +304,14 @@ def test_what_it_cannot_do_is_refused(tmp_path: Path) -> None:
         bandit.evaluate(settings(), None, new_key(0), 1, True)
     with pytest.raises(ValueError, match="shared budget cannot know"):
         bandit.check_numbered(BanditConfig(on=str(log)))
+
+
+@pytest.mark.parametrize("length", [0, 3, 5, 6])
+def test_items_have_all_their_features(length: int) -> None:
+    bounds = jnp.asarray([[0.0] * 4, [1.0] * 4])
+    ranking = algorithm.Ranking(prior().mean, bounds)
+    assert int(ranking(jnp.asarray([0.0] * 4 + [0.3, 0.0, 0.0, 0.3])).mode()) == 1
+    says = rf"^an observation must have 4 numbers for each item, .*, got {length}$"
+    for seen in (jnp.ones(length), jnp.ones((2, length))):
+        with pytest.raises(ValueError, match=says):
+            ranking(seen)

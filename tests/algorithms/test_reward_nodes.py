@@ -4,7 +4,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms.functional_q.nodes import Grid, averages, by_action, fit, largest_share, mesh
+from sotto.algorithms.functional_q.nodes import (
+    Grid,
+    GridValues,
+    averages,
+    by_action,
+    fit,
+    largest_share,
+    mesh,
+)
 
 GRID = Grid((0.0, -1.0, 5.0), (1.0, 2.0, 6.0), (3, 4, 1))
 RNG = np.random.default_rng(0)
@@ -27,6 +35,16 @@ def test_numpy_and_jax_agree() -> None:
     table = RNG.random((12, 2))
     found = GRID.interpolate(jnp.asarray(table, jnp.float32), jnp.asarray(POINTS, jnp.float32))
     np.testing.assert_allclose(found, dense @ table, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_points_of_another_length_are_refused(length: int) -> None:
+    values = GridValues(jnp.zeros((12, 2)), GRID)
+    for points in (jnp.ones((5, length)), jnp.ones(length)):
+        with pytest.raises(ValueError, match=f"must have 3 numbers, got {length}"):
+            values(points)
+    with pytest.raises(ValueError, match=f"must have 3 numbers, got {length}"):
+        GRID.matrix(np.ones((5, length)))
 
 
 def test_points_beyond_the_box_count_as_the_nearest_in_it() -> None:

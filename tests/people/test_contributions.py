@@ -180,6 +180,17 @@ def test_the_policy_in_numpy_is_the_policy(spaces):
 
 
 @pytest.mark.parametrize("spaces", [SPACES, BOX])
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_device_acts_on_whole_observations(spaces, length):
+    """NumPy alone would take one number for both."""
+    found = NumpyPolicy(json.loads(json.dumps(as_json(policy(spaces), 3))))
+    rng = np.random.default_rng(0)
+    for act in (found.most_likely, lambda seen: found.action(seen, rng)):
+        with pytest.raises(ValueError, match=f"must have 2 numbers, got {length}"):
+            act(np.ones(length))
+
+
+@pytest.mark.parametrize("spaces", [SPACES, BOX])
 def test_actions_do_not_depend_on_what_else_is_asked(spaces):
     """The service chooses them one by one, and computes them again together, to the last bit."""
     found = NumpyPolicy(json.loads(json.dumps(as_json(policy(spaces), 3))))

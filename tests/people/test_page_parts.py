@@ -121,6 +121,12 @@ def test_real_actions_have_the_distribution_of_the_project(visit):
         f"{json.dumps(policy)}); "
         "return Array.from({ length: 20000 }, () => policy.draw([0.25, 0.5])); })"
     )
+    refused = page.run(
+        f"import('/policy.js').then(({{ Policy }}) => [[1], [1, 2, 3]].map((seen) => {{ try {{ "
+        f"return new Policy({json.dumps(policy)}).draw(seen); }} "
+        "catch (error) { return error.message; } }))"
+    )
+    assert refused == [f"An observation must have 2 numbers, got {count}." for count in (1, 3)]
     seen = np.array([0.25, 0.5])
     mean = NumpyPolicy(policy).most_likely(seen)
     std = np.exp(policy["log_std"]) * policy["action_scale"]

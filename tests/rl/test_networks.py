@@ -112,3 +112,28 @@ def test_value_scale_and_offset():
     x = jax.random.normal(key, (6, 4))
     assert plain(x).shape == (6,)
     np.testing.assert_allclose(other(x), -7.0 + 50.0 * plain(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_observations_of_another_length_are_refused(length):
+    """JAX alone would read the last number twice, or leave out a number."""
+    key, box = jax.random.key(0), Box((-1.0,), (1.0,))
+    networks = (
+        *(Policy(2, action, (4,), key) for action in (Discrete(3), box)),
+        Policy(2, Discrete(3), (4,), key, observation_scale=(1.0, 2.0)),
+        Policy(2, Discrete(3), (4,), key, observation_centre=(1.0, 2.0)),
+        *(Value(2, (4,), key), Value(2, (4,), key, observation_scale=(1.0, 2.0))),
+        *(MLP(2, 3, (), key), MLP(2, 3, (4,), key)),
+    )
+    for network in networks:
+        jax.tree.leaves(network(jnp.ones(2)))
+        for call in (network, jax.vmap(network), lambda seen, one=network: one(seen[0])):
+            with pytest.raises(
+                ValueError, match=rf"^an observation must have 2 numbers, got {length}\b"
+            ):
+                call(jnp.ones((5, length)))
+
+
+def test_one_number_is_not_several():
+    with pytest.raises(ValueError, match=r"^an observation must have 1 number, got 2$"):
+        MLP(1, 3, (), jax.random.key(0))(jnp.ones(2))

@@ -112,6 +112,31 @@ def test_onnx_acts_as_jax_does(made, tmp_path):
     np.testing.assert_allclose(action, greedy, rtol=1e-6, atol=1e-6)
 
 
+def test_observations_of_another_length_are_refused(made, tmp_path):
+    """By the agent, by the code of the docstring, and by the types of ONNX."""
+    size = observations(made).shape[1]
+    agent, act = Agent(made, "last", 7), documented_act()
+    agent.export(tmp_path / "policy.npz")
+    for wrong in (1, size - 1, size + 1, 2 * size):
+        for seen in (np.ones(wrong), np.ones((3, wrong))):
+            for greedy in (True, False):
+                with pytest.raises(ValueError, match=rf"must have {size} numbers, got {wrong}\b"):
+                    agent.act(seen, greedy=greedy)
+            with pytest.raises(ValueError, match=f"must have {size} numbers"):
+                act(tmp_path / "policy.npz", seen)
+    agent.export(tmp_path / "policy.onnx")
+    (seen,) = onnx.load(tmp_path / "policy.onnx").graph.input
+    assert seen.type.tensor_type.shape.dim[1].dim_value == size
+
+
+@pytest.mark.parametrize(
+    "seen", [None, "x", 1.0, [1.0, [2.0]], {"a": 1.0}, [1j] * SIZE, [np.nan] * SIZE]
+)
+def test_what_is_no_observation_is_refused_in_one_sentence(seen):
+    with pytest.raises(ValueError, match=r"^an observation must be a finite vector, or a batch"):
+        Agent(POLICIES["discrete"](), "last", 7).act(seen)
+
+
 @pytest.mark.parametrize("name", ["box", "standardised box"])
 def test_spread_of_actions_is_in_the_file(name, tmp_path):
     made = POLICIES[name]()

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtri, softmax
 
-from sotto.rl.networks import Policy
+from sotto.rl.networks import Policy, require_length
 
 
 def as_json(policy: Policy, version: int) -> dict[str, Any]:
@@ -76,7 +76,12 @@ class NumpyPolicy:
         return 1 if self.discrete else len(self._std)
 
     def outputs(self, observations: Float[np.ndarray, "*n obs"]) -> Float[np.ndarray, "*n outputs"]:
-        """Returns the last layer's outputs, which do not depend on how many rows there are."""
+        """Returns the last layer's outputs, which do not depend on how many rows there are.
+
+        Raises:
+            ValueError: the observations have another length.
+        """
+        require_length(observations, self.observations)
         # A product of matrices may round each row otherwise than a product with this row alone.
         hidden = ((observations - self._centre) * self._scale)[..., None, :]
         for weights, bias in self._layers[:-1]:

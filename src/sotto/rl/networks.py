@@ -3,6 +3,7 @@
 import itertools
 import math
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -39,7 +40,12 @@ class MLP(eqx.Module):
         self.biases = tuple(jnp.zeros((size,), jnp.float32) for size in sizes[1:])
 
     def __call__(self, inputs: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        """Returns the network's outputs."""
+        """Returns the network's outputs.
+
+        Raises:
+            ValueError: the inputs have another length.
+        """
+        require_length(inputs, self.weights[0].shape[0])
         *hidden, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in hidden:
             inputs = jnp.tanh(inputs @ weight + bias)
@@ -65,12 +71,31 @@ def _orthogonal(gain: float, key: PRNGKeyArray, shape: tuple[int, int]) -> Float
     return weights
 
 
+def require_length(observation: Float[Any, "*batch obs"], length: int) -> None:
+    """Refuses observations of another length. JAX would read the last number in place of a missing
+    one, and would ignore what is too much.
+
+    Shapes are known before a program is compiled, so that the check takes no time in it.
+
+    Raises:
+        ValueError: the last axis has another length.
+    """
+    if observation.shape[-1] != length:
+        numbers = "1 number" if length == 1 else f"{length} numbers"
+        raise ValueError(f"an observation must have {numbers}, got {observation.shape[-1]}")
+
+
 def scaled(
     observation: Float[Array, "*batch obs"],
     scale: tuple[float, ...],
     centre: tuple[float, ...] | None = None,
 ) -> Float[Array, "*batch obs"]:
-    """Returns (observation - centre) * scale, public constants, without an array constant."""
+    """Returns (observation - centre) * scale, public constants, without an array constant.
+
+    Raises:
+        ValueError: the observation has another length than the scale.
+    """
+    require_length(observation, len(scale))
     if centre is None:
         if all(factor == 1.0 for factor in scale):
             return observation

@@ -11,7 +11,10 @@ import numpy as np
 def act(file, observation):
     policy = np.load(file)
     header = json.loads(str(policy["header"]))
-    x = (np.asarray(observation, np.float32) - policy["centre"]) * policy["scale"]
+    x = np.asarray(observation, np.float32)
+    if x.shape[-1:] != policy["centre"].shape:
+        raise ValueError(f"an observation must have {len(policy['centre'])} numbers")
+    x = (x - policy["centre"]) * policy["scale"]
     for layer in range(header["layers"]):
         x = x @ policy[f"weights_{layer}"] + policy[f"biases_{layer}"]
         if layer < header["layers"] - 1:

@@ -41,8 +41,18 @@ class Ranking(eqx.Module):
     bounds: Float[Array, "2 d"]
 
     def __call__(self, observation: Float[Array, "*batch items*d"]) -> Categorical:
-        """Returns the distribution of the chosen item; its mode is the best one."""
-        items = observation.reshape(*observation.shape[:-1], -1, self.weights.shape[-1])
+        """Returns the distribution of the chosen item; its mode is the best one.
+
+        Raises:
+            ValueError: the observation has not the features of one item or more.
+        """
+        given, features = observation.shape[-1], self.weights.shape[-1]
+        if given == 0 or given % features:
+            raise ValueError(
+                f"an observation must have {features} numbers for each item, one item after the "
+                f"other, got {given}"
+            )
+        items = observation.reshape(*observation.shape[:-1], given // features, features)
         return Categorical(in_ball(items, self.bounds) @ self.weights)
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:

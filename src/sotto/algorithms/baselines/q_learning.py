@@ -18,7 +18,7 @@ from sotto.algorithms.settings import Count, Discount, Positive, Settings
 from sotto.data.trajectories import Transitions as Transitions
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
-from sotto.rl.networks import MLP
+from sotto.rl.networks import MLP, scaled
 from sotto.trees import at
 
 Values = Callable[[Float[Array, "*batch obs"]], Float[Array, "*batch actions"]]
@@ -51,8 +51,7 @@ class QNetwork(eqx.Module):
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch actions"]:
         """Returns the value of each action."""
-        scaled = [observation[..., i] * factor for i, factor in enumerate(self.observation_scale)]
-        return self.scale * self.network(jnp.stack(scaled, axis=-1))
+        return self.scale * self.network(scaled(observation, self.observation_scale))
 
 
 class EpsilonGreedy(eqx.Module):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from scipy.linalg import cho_factor, cho_solve
 
 from sotto.algorithms.settings import Count, Settings, Signed
+from sotto.rl.networks import require_length
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,11 @@ class Grid(Settings):
 
         The weights are not negative and sum to 1. Weights of numpy points are float64, those of JAX
         points float32.
+
+        Raises:
+            ValueError: a point has another number of dimensions than the grid.
         """
+        require_length(points, len(self.nodes))
         xp = np if isinstance(points, np.ndarray) else jnp
         index = xp.zeros((*points.shape[:-1], 1), np.int32)
         weight = xp.ones((*points.shape[:-1], 1), points.dtype)

@@ -33,8 +33,12 @@ export class Policy {
     this.actions = policy.layers.at(-1).bias.length;
   }
 
-  /** The outputs of the last layer at an observation. */
+  /** The outputs of the last layer at an observation; one of another length is refused. */
   outputs(observation) {
+    if (observation.length !== this.inputs) {
+      throw new Error(`An observation must have ${this.inputs} numbers, got ` +
+        `${observation.length}.`);
+    }
     let values = observation.map((value, i) =>
       (value - (this.centre?.[i] ?? 0)) * (Array.isArray(this.scale) ? this.scale[i] : this.scale));
     this.layers.forEach((layer, depth) => {
