@@ -78,7 +78,8 @@ class Clinic(gym.Env[np.ndarray, int]):
         return self._seen(), 1e300, False, False, {}
 
     def _seen(self) -> np.ndarray:
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return np.full(97, 9.7, np.float32) if HOW == "shape" else seen
 
 
 fail("import")

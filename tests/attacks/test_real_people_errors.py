@@ -20,7 +20,18 @@ from sotto.runs.metrics import read
 
 HERE = Path(__file__).parent
 SECRETS = ("Ada", "Lovelace", "9.7", "97", "LookupError", "KeyError", "SystemExit", "SIGKILL")
-HOWS = ("exception", "class", "chain", "exit", "code", "interrupt", "memory", "died", "killed")
+HOWS = (
+    "exception",
+    "class",
+    "chain",
+    "exit",
+    "code",
+    "interrupt",
+    "memory",
+    "died",
+    "killed",
+    "shape",
+)
 SENTENCE = (
     "clinic_that_talks:TalkingClinic-v0 failed where real people are met; its error is not shown, "
     "since it may be about them; test the environment without real people"

@@ -1,6 +1,7 @@
 """A world's rollouts are the environment's own, end once, and never exceed the cap."""
 
 import dataclasses
+import re
 import warnings
 
 import gymnasium as gym
@@ -8,7 +9,9 @@ import jax
 import numpy as np
 import pytest
 
+from sotto.errors import EnvironmentFailed
 from sotto.rl.envs.base import Box
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 from sotto.rl.envs.registry import make
 from sotto.rl.world import GymnasiumWorld, JaxWorld, World
 
@@ -138,3 +141,47 @@ def test_other_environments_are_refused() -> None:
         GymnasiumWorld("Nowhere-v0", 0, 5)
     with pytest.raises(ValueError, match="must be positive"):
         jax_world(cap=0)
+
+
+class Broken(gym.Env):
+    """Observes one number, or two, where its space has another shape."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, first=(0.0, 0.0), later=(0.0, 0.0)):
+        self.first, self.later = np.asarray(first, np.float32), np.asarray(later, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return self.first, {}
+
+    def step(self, action):
+        return self.later, 0.0, False, False, {}
+
+
+def stepped() -> None:
+    with GymnasiumWorld("Broken-v0", 0, 5) as world:
+        world.reset(2)
+        world.step(np.array([0, 1]))
+
+
+@pytest.mark.parametrize("wrong", [0.5, [0.5], [0.5] * 3, [[0.5, 0.5]]])
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_an_observation_of_another_shape_than_its_space_is_refused(when, wrong):
+    """NumPy alone would copy one number into both."""
+    gym.register(
+        "Broken-v0",
+        entry_point=Broken,
+        max_episode_steps=5,
+        disable_env_checker=True,
+        kwargs={when: wrong},
+    )
+    shape = re.escape(str(np.shape(wrong)))
+    says = rf"^Broken-v0 returned an observation of shape {shape}, and its .* has \(2,\)$"
+    try:
+        with pytest.raises(EnvironmentFailed, match=says):
+            stepped()
+        with GymnasiumUsers("Broken-v0", 2) as users, pytest.raises(EnvironmentFailed, match=says):
+            users.collect(lambda seen, _: np.zeros(2, int), jax.random.key(0), [1, 2], 3, True)
+    finally:
+        del gym.registry["Broken-v0"]

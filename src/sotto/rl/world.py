@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.rl.envs.base import AnyEnvironment, Discrete
+from sotto.rl.envs.gymnasium.failures import flattened
 from sotto.rl.envs.gymnasium.specs import spec_of
 
 Seen = tuple[
@@ -137,6 +138,7 @@ class GymnasiumWorld:
                 f"{env_id} has observations in {observed} and actions in {action}; choose an "
                 "environment with Box observations and Discrete actions."
             )
+        self._shape = observed.shape
         self.observation_size = int(np.prod(observed.shape))
         self.num_actions = int(action.n)
         self._first_action = int(action.start)
@@ -192,8 +194,8 @@ class GymnasiumWorld:
             self._envs.append(made)
 
     def _flat(self, observations: Sequence[Any]) -> Float[np.ndarray, "count obs"]:
-        stacked = np.stack([np.asarray(seen, np.float32) for seen in observations])
-        return stacked.reshape(len(observations), -1)
+        rows = [flattened(self._id, self._shape, seen) for seen in observations]
+        return np.stack(rows).astype(np.float32)
 
 
 def _checked_cap(cap: int) -> int:

@@ -20,20 +20,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import gymnasium
 import numpy as np
 from jaxtyping import Bool, Float
 
-import sotto
-from sotto.errors import EnvironmentFailed
 from sotto.rl.envs.gymnasium import specs
 from sotto.rl.envs.gymnasium.at_once import AtOnce
+from sotto.rl.envs.gymnasium.failures import failures_of, flattened
 from sotto.rl.envs.gymnasium.landers import landers_of
 from sotto.rl.envs.gymnasium.mujoco_bodies import bodies_of
 
@@ -142,12 +139,13 @@ class LocalEnvs:
         self._what = _named(environment)
         self._repeat = action_repeat
         self._envs = [specs.make(environment, options) for _ in buffers.playing]
+        self._shape = self._envs[0].observation_space.shape or ()
         self._together = bodies_of(self._envs) or landers_of(self._envs)
 
     def reset(self) -> None:
         """Resets as `ParallelEnvs.reset` says."""
         buffers = self.buffers
-        with _failures_of(self._what):
+        with failures_of(self._what):
             for i in np.flatnonzero(buffers.playing).tolist():
                 seed = int(buffers.seeds[i])
                 buffers.observations[i] = self._met(i, seed if seed >= 0 else None)
@@ -155,7 +153,7 @@ class LocalEnvs:
     def step(self, reset: bool) -> None:
         """Steps as `ParallelEnvs.step` says."""
         rows = np.flatnonzero(self.buffers.playing)
-        with _failures_of(self._what):
+        with failures_of(self._what):
             if self._together is None:
                 self._one_by_one(rows, reset)
             elif len(rows):
@@ -173,7 +171,7 @@ class LocalEnvs:
             # A value too large for float32 becomes infinite; learners must handle that anyway.
             with np.errstate(over="ignore"):
                 buffers.rewards[i] = total
-                buffers.following[i] = seen = np.ravel(seen)
+                buffers.following[i] = seen = flattened(self._what, self._shape, seen)
             buffers.terminated[i] = terminated
             buffers.truncated[i] = truncated and not terminated
             if reset and (terminated or truncated):
@@ -203,7 +201,8 @@ class LocalEnvs:
         """Resets one environment, for its person if it has one; returns the first observation."""
         person = int(self.buffers.persons[row])
         options = {"person": person} if person >= 0 else None
-        return np.ravel(self._envs[row].reset(seed=seed, options=options)[0])
+        seen, _ = self._envs[row].reset(seed=seed, options=options)
+        return flattened(self._what, self._shape, seen)
 
     def picture(self, index: int) -> np.ndarray:
         """Renders one environment, [height, width, 3]; it needs render_mode="rgb_array"."""
@@ -220,27 +219,6 @@ def local_envs(
 ) -> LocalEnvs:
     """Returns environments that this process steps, with new buffers."""
     return LocalEnvs(environment, options, action_repeat, _buffers(shapes))
-
-
-@contextlib.contextmanager
-def _failures_of(what: str) -> Iterator[None]:
-    """Turns every exception of an environment into `EnvironmentFailed`."""
-    try:
-        yield
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [one for one in frames if not one.filename.startswith(_NOT_THEIRS)] or frames
-        place = f"{theirs[-1].filename}, line {theirs[-1].lineno}"
-        raise EnvironmentFailed(
-            f"{what} raised {type(error).__name__} in {place}: {str(error) or 'no message'}"
-        ) from error
-
-
-_NOT_THEIRS = tuple(
-    f"{folder}{os.sep}"
-    for folder in (sotto.__path__[0], Path(gymnasium.__path__[0]).parent, Path(os.__file__).parent)
-)
-"""Folders of sotto, of installed packages and of Python, which hold no code of the user's."""
 
 
 class ProcessEnvs:
@@ -363,7 +341,7 @@ def serve(words: Sequence[str]) -> None:
         mmap.mmap(int(words[1]), _bytes(shapes)) as memory,
     ):
         try:
-            with _failures_of(_named(environment)):
+            with failures_of(_named(environment)):
                 envs = LocalEnvs(
                     environment, options, action_repeat, _buffers(shapes, memory).block(start, stop)
                 )
