@@ -104,6 +104,69 @@ def test_python_m_sotto_is_sotto():
     assert said == f"sotto {sotto.__version__}\n"
 
 
+@pytest.mark.parametrize("wrong", ["1", None, True, [1.0], 1j])
+@pytest.mark.parametrize("sampling_rate", [None, 0.1])
+def test_figures_take_numbers_only(sampling_rate, wrong):
+    """With sampling, a word was read as a number."""
+    good = {"delta": 1e-5, "releases": 2, "sampling_rate": sampling_rate}
+    first = {sotto.account: "noise_multiplier", sotto.calibrate: "target_epsilon"}
+    for function, name in first.items():
+        for argument in (name, *good):
+            if (argument, wrong) == ("sampling_rate", None):
+                continue
+            given = {name: 1.0, **good, argument: wrong}
+            told = re.escape(repr(wrong))
+            says = rf"^{argument} must be of type (int|float|float \| None), not {told}$"
+            with pytest.raises(ValueError, match=says):
+                function(**given)
+
+
+@pytest.mark.parametrize("function", [sotto.account, sotto.calibrate])
+def test_figures_take_numbers_of_numpy_and_refuse_what_is_out_of_range(function):
+    name = "noise_multiplier" if function is sotto.account else "target_epsilon"
+    plain = function(**{name: 1.0}, delta=1e-5, releases=2)
+    one = {"delta": np.float64(1e-5), "releases": np.int64(2)}
+    assert function(**{name: np.float32(1.0)}, **one) == plain
+    assert function(**{name: 1}, delta=1e-5, releases=2.0) == plain
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(
+            ValueError, match=f"^{name} must be finite and above 0; {wrong} is not$"
+        ):
+            function(**{name: wrong}, delta=1e-5)
+    for other in ("delta", "sampling_rate"):
+        with pytest.raises(ValueError, match=rf"^{other} must be in \(0, 1\); 1 is not$"):
+            function(**{name: 1.0, "delta": 1e-5, other: 1})
+
+
+def test_arguments_of_another_type_are_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = sotto.PPO(env_id="CartPole-v1")
+    wrong = {
+        "seeds": ("2", 1.5, 0),
+        "devices": ("2", 0),
+        "resume": ("yes",),
+        "ledger": (3, Path("ledger")),
+        "budget": (3,),
+        "numbers": (3,),
+        "callbacks": (3, [3], [print, 3]),
+    }
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"^{name} must be ") as refusal:
+                sotto.train(settings, "run", **{name: value})
+            assert "\n" not in str(refusal.value)
+    for out in (None, 3):
+        with pytest.raises(ValueError, match=rf"^out must be of type Path \| str, not {out}$"):
+            sotto.train(settings, out)
+        for function in (sotto.load, sotto.verify, sotto.load_language):
+            with pytest.raises(ValueError, match=rf"^path must be of type Path \| str, not {out}$"):
+                function(out)
+    for name, value in {"policy": 3, "seed": "x", "env_id": 3}.items():
+        with pytest.raises(ValueError, match=f"^{name} must be of type .* None, not {value!r}$"):
+            sotto.load("run", **{name: value})
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("sampling_rate", [None, 0.1])
 def test_an_account_of_no_releases_is_refused_in_one_sentence(sampling_rate):
     with pytest.raises(ValueError, match=r"^releases must be at least 1, got 0$"):

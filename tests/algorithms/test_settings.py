@@ -15,7 +15,7 @@ import pytest
 from pydantic import Field
 
 import sotto.algorithms
-from sotto.algorithms import settings
+from sotto.algorithms import settings, values
 from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.dppg.config import DPPGConfig
@@ -162,7 +162,7 @@ def test_every_number_has_an_interval() -> None:
         assert kind.__dataclass_params__.frozen
         for name, hint in typing.get_type_hints(kind, include_extras=True).items():
             for number in _numbers(hint):
-                assert settings.interval(number) is not None, f"{kind.__name__}.{name}"
+                assert values.interval(number) is not None, f"{kind.__name__}.{name}"
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_every_number_has_an_interval() -> None:
     ],
 )
 def test_intervals_in_words(kind: Any, interval: str, wanted: str) -> None:
-    found = settings.interval(kind)
+    found = values.interval(kind)
     assert found is not None
     assert (str(found), found.wanted) == (interval, wanted)
 
 
 def test_what_is_no_number_has_no_interval() -> None:
-    assert settings.interval(int) is None
-    assert settings.interval(typing.Annotated[str, Field(max_length=3)]) is None
+    assert values.interval(int) is None
+    assert values.interval(typing.Annotated[str, Field(max_length=3)]) is None
 
 
 @pytest.mark.parametrize("config", [PPOConfig, A2CConfig])

@@ -2,7 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
+from pydantic import Field
+
+from sotto.algorithms.values import Whole, checks_arguments
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -12,12 +16,20 @@ from sotto.privacy.accounting.composition import (
 )
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
 
+_Positive = Annotated[float, Field(gt=0)]
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+
 _DRAWS = 2**40
 """Number of random draws that `calibrate` assumes, more than any training makes."""
 
 
+@checks_arguments
 def account(
-    *, noise_multiplier: float, delta: float, releases: int = 1, sampling_rate: float | None = None
+    *,
+    noise_multiplier: _Positive,
+    delta: _Fraction,
+    releases: Whole = 1,
+    sampling_rate: _Fraction | None = None,
 ) -> float:
     """Returns epsilon at delta for a person in every release; arguments as for `calibrate`.
 
@@ -26,12 +38,20 @@ def account(
 
     It uses the analytic Gaussian mechanism (Balle and Wang 2018, Theorem 8), or privacy loss
     distributions under sampling. Both are tight.
+
+    Raises:
+        ValueError: an argument has another type or is out of range.
     """
     return compose([all_releases(noise_multiplier, releases, sampling_rate)]).epsilon(delta)
 
 
+@checks_arguments
 def calibrate(
-    *, target_epsilon: float, delta: float, releases: int = 1, sampling_rate: float | None = None
+    *,
+    target_epsilon: _Positive,
+    delta: _Fraction,
+    releases: Whole = 1,
+    sampling_rate: _Fraction | None = None,
 ) -> float:
     """Returns the least noise multiplier that meets a target, for a person in every release.
 
@@ -46,7 +66,7 @@ def calibrate(
             (Poisson sampling); None if everybody takes part.
 
     Raises:
-        ValueError: the target is out of reach.
+        ValueError: the target is out of reach, or an argument has another type or is out of range.
     """
     all_releases(1.0, releases, sampling_rate)  # refuses settings that mean nothing
     # The shifts of all releases are one shift, except under sampling (`calibrated_multiplier`).

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sotto.algorithms.settings import Count
+from sotto.algorithms.values import checks_arguments
 from sotto.privacy.certificates.derive import Verification, derive
 from sotto.privacy.certificates.derive import verify as derive_again
 from sotto.privacy.certificates.model import Certificate
@@ -67,16 +69,17 @@ class TrainedRun:
         return open_experiment(self.path, self.named)
 
 
+@checks_arguments
 def train(
     settings: Any,
     out: Path | str,
     *,
-    seeds: int = 1,
+    seeds: Count = 1,
     ledger: str | None = None,
     budget: str | None = None,
-    numbers: Path | None = None,
+    numbers: Path | str | None = None,
     resume: bool = False,
-    devices: int = 1,
+    devices: Count = 1,
     ray: str | None = None,
     callbacks: Sequence[Callable[[training.Update], None]] = (),
 ) -> TrainedRun:
@@ -101,7 +104,7 @@ def train(
         callbacks: functions that are called with an `Update` after every chunk.
 
     Raises:
-        ValueError: the settings cannot be run. No files are left.
+        ValueError: the settings cannot be run, or an argument has another type. No files are left.
         PrivacyError: the budget does not cover the training.
     """
     algorithm, where = algorithm_of(settings), Path(out)
@@ -123,12 +126,13 @@ def train(
             seeds=seeds,
             ledger=ledger,
             budget=budget,
-            numbers=numbers,
+            numbers=None if numbers is None else Path(numbers),
         ) as experiment:
             finished = training.train(experiment, report, algorithm)
         return TrainedRun(where, finished, experiment.named)
 
 
+@checks_arguments
 def verify(path: Path | str) -> dict[str, Verification]:
     """Derives a run's certificate again and compares it with the stored one.
 

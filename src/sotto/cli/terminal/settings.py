@@ -13,7 +13,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import tyro
 
-from sotto.algorithms.settings import description, interval
+from sotto.algorithms.settings import description
+from sotto.algorithms.values import interval
 from sotto.cli.terminal.parsing import number
 
 _C = TypeVar("_C")

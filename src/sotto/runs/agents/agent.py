@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sotto.algorithms.base import Algorithm
+from sotto.algorithms.values import Whole, checks_arguments
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.rl.language.agent import LanguageAgent
@@ -52,7 +53,10 @@ class Agent:
         Raises:
             ValueError: an observation is not finite, or has another shape.
         """
-        seen = np.asarray(observation, np.float32)
+        try:
+            seen = np.asarray(observation, np.float32)
+        except (TypeError, ValueError):
+            seen = np.empty((), np.float32)
         if seen.ndim not in (1, 2) or not np.isfinite(seen).all():
             raise ValueError(
                 "an observation must be a finite vector, or a batch of shape [batch, obs]"
@@ -60,6 +64,7 @@ class Agent:
         self._key, key = jax.random.split(self._key)
         return np.asarray(self._act(self.policy, jnp.asarray(seen), key, greedy))
 
+    @checks_arguments
     def export(self, file: Path | str) -> None:
         """Writes the policy into a file that can be used without sotto and JAX.
 
@@ -77,11 +82,12 @@ class Agent:
         export(self.policy, Path(file), {"policy": self.name, "updates": self.updates})
 
 
+@checks_arguments
 def load(
     path: Path | str,
     *,
     policy: str | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     env_id: str | None = None,
 ) -> Agent:
     """Loads the agent of a trained run.
@@ -131,11 +137,12 @@ def _opened(path: Path | str, env_id: str | None) -> tuple[Experiment, Algorithm
     return experiment, algorithm_named(experiment.settings.algorithm)
 
 
+@checks_arguments
 def load_language(
     path: Path | str,
     *,
     policy: str | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     model: Path | str | None = None,
 ) -> LanguageAgent:
     """Loads the tuned language model of a run of rlhf.
