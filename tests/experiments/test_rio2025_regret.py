@@ -6,12 +6,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from sotto.algorithms.dppg import exploration
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import initial_states
-from sotto.experiments import engine
+from sotto.experiments import engine, plots
 from sotto.experiments.engine import Arm, Result, ResultFolder
 from sotto.experiments.rio2025 import regret as rio2025_regret
 from sotto.experiments.rio2025.regret import arms, draw, panel, rows
@@ -82,6 +83,26 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     curves = [fake(arm, [3, 4]) for arm in arms("RiverSwim-v0", [3, 4], EPISODES, DELTA)]
     draw(tmp_path / "fig1.png", curves, "RiverSwim", 3.35)
     assert (tmp_path / "fig1.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("seeds", [[3], [3, 4]])
+def test_one_seed_has_no_deviation(seeds: list[int], tmp_path: Path, monkeypatch) -> None:
+    drawn: list[Axes] = []
+    headline = plots.headline
+
+    def kept(axes: Axes, text: str) -> None:
+        drawn.extend(axes.figure.axes)
+        headline(axes, text)
+
+    monkeypatch.setattr(plots, "headline", kept)
+    curves = [fake(arm, seeds) for arm in arms("RiverSwim-v0", seeds, EPISODES, DELTA)]
+    draw(tmp_path / "fig1.png", curves, "RiverSwim", 3.35)
+    labels = [label for axes in drawn for label in axes.get_legend_handles_labels()[1]]
+    assert len(labels) == len(curves)
+    several = len(seeds) > 1
+    assert all(label.endswith(": 26 ± 0" if several else ": 26") for label in labels)
+    said = "mean ± standard deviation" if several else "one seed"
+    assert drawn[0].get_ylabel() == f"cumulative regret, {said}"
 
 
 def test_expected_regret_is_over_the_perturbations_that_users_make() -> None:

@@ -126,3 +126,8 @@ def in_seeds(count: int) -> str:
 def interval(seeds: int) -> str:
     """Describes a mean and its interval over seeds in words."""
     return f"mean and 95% interval of {seeds} seeds" if seeds > 1 else "one seed"
+
+
+def spread(seeds: int) -> str:
+    """Describes a mean and its standard deviation over seeds in words."""
+    return "mean ± standard deviation" if seeds > 1 else "one seed"

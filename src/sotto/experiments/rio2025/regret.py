@@ -261,7 +261,8 @@ def draw(path: Path, results: Sequence[Result], title: str, uniform: float) -> N
             axes.set_xlim(0, most)
             axes.set_ylim(bottom=0)
             axes.legend(fontsize=7.5, loc="upper left")
-        panels[0].set_ylabel("cumulative regret, mean ± standard deviation")
+        seeds = max(len(result.seeds) for result in results)
+        panels[0].set_ylabel(f"cumulative regret, {plots.spread(seeds)}")
         plots.headline(panels[0], title)
 
 
@@ -270,6 +271,7 @@ def _line(axes: Axes, result: Result, colour: str) -> None:
     mean, spread = values.mean(axis=0), values.std(axis=0)
     epsilon = "" if nominal is None else f", ε {nominal:g}"
     quoted = epsilon if result.status == "proved" else epsilon.replace("ε ", "“ε” ")
-    label = f"{result.arm.label}{quoted}: {mean[-1]:.0f} ± {spread[-1]:.0f}"
+    deviation = f" ± {spread[-1]:.0f}" if len(values) > 1 else ""
+    label = f"{result.arm.label}{quoted}: {mean[-1]:.0f}{deviation}"
     style = {"linestyle": _STYLES.get(nominal, "-."), "linewidth": 1.7, "label": label}
     plots.line(axes, result.points, mean, spread, color=colour, alpha=0.12, **style)

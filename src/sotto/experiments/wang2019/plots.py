@@ -11,8 +11,6 @@ from sotto.experiments import plots
 from sotto.experiments.engine import Result
 from sotto.experiments.plots import COLOURS, GREY, MARKERS
 
-_RETURN = "greedy return, mean ± standard deviation"
-
 
 def learning_curves(
     path: Path,
@@ -45,7 +43,7 @@ def learning_curves(
             axes.set_xlabel("environment steps")
             axes.set_xlim(left=0)
             plots.legend_below(axes, ncols=2)
-        drawn[0].set_ylabel(_RETURN)
+        drawn[0].set_ylabel(_label(curves))
         plots.headline(drawn[0], title)
 
 
@@ -91,8 +89,13 @@ def tradeoff(
             axes.set(xscale="log", xlabel=label)
             axes.set_title(heading, fontsize=10)
             plots.legend_below(axes, ncols=2)
-        drawn[0].set_ylabel(_RETURN)
+        drawn[0].set_ylabel(_label(curves))
         plots.headline(drawn[0], title)
+
+
+def _label(curves: Sequence[Result]) -> str:
+    """Returns the label of the axis of returns."""
+    return f"greedy return, {plots.spread(max(len(curve.seeds) for curve in curves))}"
 
 
 def _draw(axes: Axes, curve: Result, number: int | None, say_status: bool) -> None:
