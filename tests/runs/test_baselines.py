@@ -1,14 +1,19 @@
 """PPO and A2C as runs, where the environment is Gymnasium's."""
 
+import json
 import math
+import warnings
 
 import jax
 import numpy as np
 import pytest
+from small_runs import SMALL_PPO
 
 from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.algorithm import A2C
+from sotto.cli import main
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
+from sotto.runs.report.figures import mean_and_spread
 
 CONFIG = A2CConfig(
     env_id="Pendulum-v1", total_steps=4 * 25 * 3, num_envs=4, num_steps=25, hidden=(4,)
@@ -47,3 +52,29 @@ def test_settings_of_a2c_survive_as_json():
 def test_an_unknown_environment_is_refused():
     with pytest.raises(ValueError, match="NoSuch-v0"):
         A2C().resolved(A2CConfig(env_id="NoSuch-v0"))
+
+
+def test_infinite_returns_are_reported_without_a_warning(tmp_path, capsys):
+    """numpy's deviation of them is inf - inf."""
+    folder = tmp_path / "run"
+    small = ("--env-id", "CartPole-v1", "--seeds", "2", "--out", str(folder))
+    assert main(["train", "ppo", *small, *SMALL_PPO, "--json"]) == 0
+    for run in ("seed-0", "seed-1"):
+        file = folder / run / "metrics.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            line["evaluation"]["last"] = "inf"
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    page = ("--page", str(tmp_path / "page.html"))
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["report", str(folder)]) == 0
+        assert main(["compare", str(folder / "seed-0"), str(folder / "seed-1"), *page]) == 0
+    assert "Warning" not in capsys.readouterr().err
+    for values, said in (
+        ([math.inf] * 2, "inf ± nan"),
+        ([math.inf], "inf"),
+        ([1.0, 3.0], "2.0 ± 1.0"),
+    ):
+        assert mean_and_spread(values, 1) == said

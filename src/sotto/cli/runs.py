@@ -143,12 +143,13 @@ def _evaluate(
     returns = algorithm.evaluate(config, policies[name], new_key(seed), episodes, greedy)
 
     def statistics(values: np.ndarray) -> dict[str, float]:
-        return {
-            "mean": float(values.mean()),
-            "std": float(values.std()),
-            "min": float(values.min()),
-            "max": float(values.max()),
-        }
+        with np.errstate(invalid="ignore"):  # the deviation of infinite returns is NaN
+            return {
+                "mean": float(values.mean()),
+                "std": float(values.std()),
+                "min": float(values.min()),
+                "max": float(values.max()),
+            }
 
     return {
         "policy": name,
@@ -157,7 +158,7 @@ def _evaluate(
         "updates": updates,
         "total_updates": algorithm.num_updates(config),
         **statistics(returns),
-        "std_over_seeds": float(returns.mean(axis=1).std()),
+        "std_over_seeds": statistics(returns.mean(axis=1))["std"],
         "seeds": {
             str(one): statistics(row) for one, row in zip(settings.seeds, returns, strict=True)
         },

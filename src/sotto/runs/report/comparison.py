@@ -182,7 +182,7 @@ def _curves(summaries: Sequence[Summary]) -> list[str]:
                     for lines in one.lines
                 ]
                 x, values = figures.aligned(points)
-                mean, spread = values.mean(axis=0), values.std(axis=0)
+                mean, spread = figures.over_seeds(values)
                 colour = _COLOURS[place % len(_COLOURS)]
                 style = "-" if place < len(_COLOURS) else "--"
                 label = name + (f" (epsilon {at_most(one.epsilon, 3)})" if one.epsilon else "")

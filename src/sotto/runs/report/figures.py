@@ -79,7 +79,7 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
             steps, values = aligned(points)
             if not len(steps):
                 continue
-            mean, spread = values.mean(axis=0), values.std(axis=0)
+            mean, spread = over_seeds(values)
             axes.plot(steps, mean, color=colour, label=label, marker="o", markersize=3.5)
             if len(values) > 1:
                 axes.fill_between(
@@ -134,8 +134,15 @@ def quantities(
 
 def mean_and_spread(values: Sequence[float], decimals: int) -> str:
     """Returns the mean over seeds, with the standard deviation if there are several."""
-    spread = f" ± {np.std(values):.{decimals}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{decimals}f}{spread}"
+    mean, deviation = over_seeds(np.asarray(values, float))
+    spread = f" ± {deviation:.{decimals}f}" if len(values) > 1 else ""
+    return f"{mean:.{decimals}f}{spread}"
+
+
+def over_seeds(values: Float[np.ndarray, "seeds ..."]) -> tuple[Any, Any]:
+    """Returns mean and standard deviation over seeds. The deviation of infinite values is NaN."""
+    with np.errstate(invalid="ignore"):
+        return values.mean(axis=0), values.std(axis=0)
 
 
 def budget(
