@@ -72,10 +72,10 @@ def _orthogonal(gain: float, key: PRNGKeyArray, shape: tuple[int, int]) -> Float
 
 
 def require_length(observation: Float[Any, "*batch obs"], length: int) -> None:
-    """Refuses observations of another length. JAX would read the last number in place of a missing
-    one, and would ignore what is too much.
+    """Refuses observations of another length.
 
-    Shapes are known before a program is compiled, so that the check takes no time in it.
+    JAX would read the last number in place of a missing one, and would ignore numbers that are too
+    many. Shapes are known before a program is compiled, so that the check takes no time in it.
 
     Raises:
         ValueError: the last axis has another length.
