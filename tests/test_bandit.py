@@ -111,6 +111,8 @@ def test_it_trains_is_killed_resumes_and_is_certified(installed, bandit, tmp_pat
     assert json.loads(capsys.readouterr().out)["mean"] > 0.4
     assert {one.status for one in sotto.verify(out).values()} == {"verified"}
     assert sotto.load(out).act([0.9, -0.9, -0.9, 0.0]) == 0
+    with pytest.raises(ValueError, match="must have 4 numbers, got 3"):
+        sotto.load(out).act([0.9, -0.9, -0.9])
 
 
 def test_two_seeds_have_their_own_people(bandit, tmp_path, capsys):

@@ -22,6 +22,7 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.statements import Once
 from sotto.runs import start
+from sotto.runs.agents.agent import Agent
 
 
 def prior(scale: float = 0.01) -> Prior:
@@ -315,3 +316,5 @@ def test_items_have_all_their_features(length: int) -> None:
     for seen in (jnp.ones(length), jnp.ones((2, length))):
         with pytest.raises(ValueError, match=says):
             ranking(seen)
+        with pytest.raises(ValueError, match="must have 4 numbers for each item"):
+            Agent(ranking, "last", 1).act(seen)

@@ -9,6 +9,7 @@ import pytest
 
 from sotto.cli.reproduce.wang2019 import wang
 from sotto.experiments import engine
+from sotto.experiments import plots as shared
 from sotto.experiments.engine import Result, ResultFolder
 from sotto.experiments.wang2019 import figures, plots
 from sotto.experiments.wang2019.arms import FigureName, methods
@@ -137,3 +138,18 @@ def test_curves_of_one_status_are_not_labelled_with_it(tmp_path):
     curves = [fake(figures.arm(one, [1]), [1])[0] for one in methods("fig1")]
     plots.learning_curves(tmp_path / "one.png", curves, "title", {"J = 1": "J"}, {"best": 20.0})
     assert (tmp_path / "one.png").exists()
+
+
+@pytest.mark.parametrize(("seeds", "said"), [([1], "one seed"), ([1, 2], "mean ± standard dev")])
+def test_one_seed_has_no_deviation(seeds, said, tmp_path, monkeypatch):
+    labels = []
+    headline = shared.headline
+    monkeypatch.setattr(
+        shared,
+        "headline",
+        lambda axes, text: labels.append(axes.get_ylabel()) or headline(axes, text),
+    )
+    curves = [fake(figures.arm(one, seeds), seeds)[0] for one in methods("fig1")]
+    plots.learning_curves(tmp_path / "one.png", curves, "title", {"J = 1": "J"}, {"best": 20.0})
+    assert len(labels) == 1
+    assert labels[0].startswith(f"greedy return, {said}")
