@@ -13,6 +13,7 @@ Ledgers, noise and policies stay in that process.
 import logging
 import os
 import pickle
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -144,8 +145,9 @@ def finished(
 
 def _warn_of_an_open_cluster(address: str, ray_version: str) -> None:
     """Warns where this version of Ray asks nobody for a token unless it is told to."""
-    asks = tuple(int(part) for part in ray_version.split(".")[:2]) >= _TOKEN_BY_DEFAULT
-    if address != "local" and not asks and os.environ.get("RAY_AUTH_MODE") != "token":
+    parts = [int(part) for part in re.findall(r"\d+", ray_version)[:2]]
+    default = "token" if tuple(parts) >= _TOKEN_BY_DEFAULT else "disabled"
+    if address != "local" and os.environ.get("RAY_AUTH_MODE", default) != "token":
         _log.warning(
             "Ray %s lets whoever reaches its ports run programs; set RAY_AUTH_MODE=token here and "
             "for ray start",

@@ -15,6 +15,16 @@ def at(tree: Tree, index: Any) -> Tree:
     return rows
 
 
+def leaves_of(tree: Any) -> tuple[Any, ...]:
+    """Returns the arrays of a tree, without the tree's own classes."""
+    return tuple(jax.tree.leaves(tree))
+
+
+def like(tree: Any, leaves: Sequence[Any]) -> Any:
+    """Returns a tree as this one with other arrays, one after the other."""
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
 def single(tree: Tree) -> Tree:
     """Returns the tree with a leading axis of 1."""
     row: Tree = jax.tree.map(lambda x: jnp.asarray(x)[None], tree)

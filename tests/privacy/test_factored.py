@@ -365,7 +365,7 @@ def test_sums_differ_by_no_more_than_the_bound_where_a_draw_moves_others(
         places[: len(drawn)] = drawn
         units = (jnp.asarray(left), jnp.asarray(right))
         state, key = jnp.zeros(1), jax.random.key(0)
-        found = stream._sum_sampled(state, key, jnp.asarray(places), units)["u"]
+        (found,) = stream._sum_sampled((state,), key, jnp.asarray(places), units)["u"]
         return np.asarray(found, np.float64) * grid
 
     everybody = np.arange(slots)

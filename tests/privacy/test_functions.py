@@ -125,7 +125,7 @@ def test_nothing_is_released_that_could_not_be_charged(tmp_path: Path, monkeypat
 def test_a_mistake_of_a_function_is_noticed_before_the_charge(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     stream = path_release(size=None).open(ledger)
-    with pytest.raises(ValueError, match=r"must return numbers of shape \(1, 2\) at one point"):
+    with pytest.raises(ValueError, match=r"must return numbers of shape \(1, 2\) at zero"):
         stream.release_function(lambda points: np.ones((len(points), 7)), 2)
     with pytest.raises(ZeroDivisionError):
         stream.release_function(lambda points: 1 / 0, 2)

@@ -129,7 +129,7 @@ def test_integers_are_never_longer_than_the_clip_norm() -> None:
     own = made.shares.parts
     for unit in [*units_of(50) * 1e4, np.full(2 * D, 1e30, np.float32)]:
         bounded = np.asarray(
-            made._bounded(made._computed(jnp.zeros(D), jnp.asarray(unit), KEY)), np.float64
+            made._bounded(made._computed((jnp.zeros(D),), (jnp.asarray(unit),), KEY)), np.float64
         )
         assert np.linalg.norm(bounded[:D] * own["u"].grid) <= 2.0
         assert np.linalg.norm(bounded[D:] * own["v"].grid) <= 0.5
@@ -138,7 +138,7 @@ def test_integers_are_never_longer_than_the_clip_norm() -> None:
 def test_what_is_not_a_number_becomes_zero() -> None:
     made = shared()
     unit = jnp.full(2 * D, jnp.nan)
-    assert not np.asarray(made._bounded(made._computed(jnp.zeros(D), unit, KEY))).any()
+    assert not np.asarray(made._bounded(made._computed((jnp.zeros(D),), (unit,), KEY))).any()
 
 
 def test_sums_wrap_around_without_an_error() -> None:

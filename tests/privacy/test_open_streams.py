@@ -113,7 +113,7 @@ def test_no_more_people_are_mapped_at_once_than_a_microbatch_holds(
 
     stream = opened(release(local=local, microbatch=microbatch), make_ledgers(), UNITS)
     state, one = jnp.zeros(()), jax.ShapeDtypeStruct((), KEY.dtype)
-    program = jax.make_jaxpr(stream._sum_slots)(state, one, newcomers()[0, 0], UNITS)
+    program = jax.make_jaxpr(stream._sum_slots)((state,), one, newcomers()[0, 0], (UNITS,))
     for people in (2, SLOTS):
         assert (f"f32[{people},999]" in str(program)) is (people == together)
 

@@ -370,32 +370,37 @@ def seeded(function: object) -> ReleasedFunction:
     return ReleasedFunction.create(KERNEL, SENSITIVITY, 1, 1, function, noise, None)  # type: ignore[arg-type]
 
 
-def root(points: np.ndarray) -> np.ndarray:
-    return np.array([[math.sqrt(0.4 - x)] for x in points[:, 0]])
-
-
 @pytest.mark.parametrize(
-    "fails",
-    [
-        lambda points: np.full((len(points), 1), math.nan),
-        lambda points: np.log(points - 2),
-        lambda points: np.ones((len(points), 7)),
-        lambda points: "no number",
-    ],
+    "not_numbers",
+    [lambda points: np.full((len(points), 1), math.nan), lambda points: np.log(points - 2)],
 )
-def test_what_is_no_number_counts_as_zero(fails: object) -> None:
-    """An error would tell the secret for nothing, and as often as somebody asks."""
+def test_what_is_no_number_counts_as_zero(not_numbers: object) -> None:
     points = np.linspace(0, 1, 9)
     with np.errstate(all="raise"):
-        seen = seeded(fails)(points)
+        seen = seeded(not_numbers)(points)
     zero = seeded(lambda points: np.zeros((len(points), 1)))(points)
     np.testing.assert_array_equal(seen, zero)
 
 
-def test_a_point_at_which_the_secret_fails_takes_nothing_from_the_others() -> None:
-    points = np.linspace(0, 1, 9)
-    seen, whole = seeded(root)(points), seeded(lambda x: np.sqrt(np.maximum(0.4 - x, 0)))(points)
-    np.testing.assert_allclose(seen, whole, atol=1e-9)
+def test_a_secret_that_fails_answers_for_the_last_time() -> None:
+    """Each error would tell more, and a number in its place beside a near answer would tell all."""
+    failing = False
+
+    def secret(points: np.ndarray) -> np.ndarray:
+        if failing:
+            raise KeyError("the secret")
+        return np.zeros((len(points), 1))
+
+    function = seeded(secret)
+    before, failing = function(np.array([0.5])), True
+    with pytest.raises(PrivacyError, match="failed, and answers at no new point any more") as told:
+        function(np.array([0.25]))
+    assert told.value.__cause__ is None
+    assert "the secret'" not in str(told.value)
+    failing = False
+    with pytest.raises(PrivacyError, match="the secret function is needed"):
+        function(np.array([0.75]))
+    np.testing.assert_array_equal(function(np.array([0.5])), before)
 
 
 def test_noise_from_a_seed_is_not_continued(tmp_path: Path) -> None:

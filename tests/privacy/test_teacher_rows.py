@@ -214,6 +214,43 @@ def test_a_teacher_that_fails_has_uniform_rows_and_moves_the_mean_by_a_share(
     assert ledger.spent().answered == 2
 
 
+def test_a_failing_row_is_found_by_halves_and_a_machine_without_memory_is_no_teachers() -> None:
+    asked, sizes = np.arange(256.0)[:, None], []
+
+    def one_fails(points: np.ndarray) -> np.ndarray:
+        sizes.append(len(points))
+        if 77.0 in points:
+            raise KeyError
+        return np.tile([1.0, 0.0], (len(points), 1))
+
+    rows = RowsOf(one_fails, 2, 1)(asked)
+    assert rows[77].tolist() == [0.5, 0.5]
+    assert rows[:, 1].sum() == 0.5
+    assert len(sizes) == 1 + 17
+
+    def without_memory(points: np.ndarray) -> np.ndarray:
+        if len(points) > 1:
+            raise MemoryError
+        return np.ones((1, 2))
+
+    with pytest.raises(MemoryError):
+        RowsOf(without_memory, 2, 1)(asked)
+
+
+def test_no_object_has_more_teachers_or_a_proof_of_its_own(tmp_path: Path) -> None:
+    own = RowsOf(always([1.0, 0.0]), 2, 4)
+    with pytest.raises(AttributeError):
+        own.teachers = SHARDS  # type: ignore[misc]
+    own.each = lambda asked: np.ones((SHARDS, len(asked), 2))  # type: ignore[method-assign]
+    own.moves_within = lambda distance: True  # type: ignore[method-assign]
+    assert own(ASKED).tolist() == [[1.0, 0.0]] * 2
+    near = ObservationDistance(radius=0.1, lipschitz=1e-9, rounding=1e-9)
+    mechanism = GaussianPolicy(actions=2, noise_stddev=0.1)
+    ledger = ledger_about(tmp_path, near, mechanism=mechanism)
+    with pytest.raises(ValueError, match="not proved of this teacher's network"):
+        ledger.answer("ann", ASKED, own, GeneratorSource())
+
+
 def test_a_function_that_writes_into_the_question_changes_no_other_teacher() -> None:
     def wild(asked: np.ndarray) -> np.ndarray:
         asked[:] = 7
@@ -228,8 +265,10 @@ def test_a_function_that_writes_into_the_question_changes_no_other_teacher() -> 
 
 @pytest.mark.parametrize("row", [np.ones((1, 3)), np.ones(2), np.ones((1, 2), np.float32), 1.0])
 def test_mistakes_of_a_function_are_noticed_before_anybody_asks(row: Any) -> None:
-    with pytest.raises(ValueError, match=r"must return float64 of shape \(1, 2\) at one"):
+    with pytest.raises(ValueError, match=r"must return float64 of shape \(1, 2\) at zero"):
         RowsOf(lambda asked: row, 2, 4)
+    with pytest.raises(ValueError, match="at least one function"):
+        RowsOf([], 2, 4)
     with pytest.raises(KeyError):  # of the function itself, to whoever wrote it
         RowsOf(lambda asked: {}[1], 2, 4)
 

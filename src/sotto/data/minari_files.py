@@ -160,9 +160,12 @@ def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog
         steps[owner] += length
     if not usable.any():
         raise DatasetError(f"{dataset} has no steps in it.")
+    arrays = [*found, lasts]
+    del found
     if not usable.all():
-        found, lasts = Transitions(*(array[usable] for array in found)), lasts[usable]
-    return checked(ExpertLog(found, lasts, steps))
+        for number, array in enumerate(arrays):  # one at a time, so that they fit into memory
+            arrays[number] = array[usable]
+    return checked(ExpertLog(Transitions(*arrays[:-1]), arrays[-1], steps))
 
 
 class Described(NamedTuple):

@@ -92,4 +92,6 @@ def checked(log: ExpertLog) -> ExpertLog:
         raise ValueError(
             f"A log of experts needs the number of steps of each of them, {steps:,} in all."
         )
+    if not log.lasts[(log.starts + log.steps - 1)[log.steps > 0]].all():
+        raise ValueError("The last step of an expert in a log is the last one of an episode.")
     return log

@@ -26,9 +26,9 @@ class RoundLost(RunError):
     """A sum that was charged cannot be opened. The release stays charged, and nothing is known.
 
     Attributes:
-        person: the person whose device's secret could not be opened.
+        persons: people whose devices' secrets could not be opened.
     """
 
-    def __init__(self, reason: str, person: int) -> None:
+    def __init__(self, reason: str, persons: list[int]) -> None:
         super().__init__(reason)
-        self.person = person
+        self.persons = persons

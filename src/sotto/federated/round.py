@@ -24,8 +24,6 @@ from sotto.federated.device import RoundTerms, pair_mask
 from sotto.federated.errors import ProtocolError, RoundGivenUp, RoundLost
 from sotto.federated.neighbours import Neighbourhood
 
-_WRONG_SHARE = "a device gave a wrong share, so the sum cannot be opened"
-
 
 @dataclass(frozen=True)
 class Seat:
@@ -147,16 +145,23 @@ class Round:
             if sorted(answer) == self._linked(giver):
                 for place, share in answer.items():
                     shares[place][giver + 1] = share
-        total = np.zeros(self._size, np.uint32)
+        total, lost = np.zeros(self._size, np.uint32), dict[int, str]()
         for place in self._sharing:
             neighbours = [other for other in self._linked(place) if other in self._active]
-            if place in self._active:
-                seed = self._joined(place, shares[place])
-                total += self._active[place]
-                total -= secrets.mask(seed, self._size, self._terms.bits)
-            elif neighbours:  # they added masks that the dropped device did not cancel
-                key = self._joined(place, shares[place])
-                total += self._missing(place, key, neighbours)
+            if place not in self._active and not neighbours:
+                continue
+            try:
+                secret = self._joined(shares[place])
+                if place in self._active:
+                    total += self._active[place]
+                    total -= secrets.mask(secret, self._size, self._terms.bits)
+                else:  # neighbours added masks that the dropped device did not cancel
+                    total += self._missing(place, secret, neighbours)
+            except ProtocolError as error:
+                lost[self._persons[place]] = str(error)
+        if lost:
+            reason = next(iter(lost.values()))
+            raise RoundLost(f"{reason}, so the sum of a charged release is lost", [*lost])
         return total & np.uint32(2**self._terms.bits - 1)
 
     def _missing(
@@ -164,26 +169,22 @@ class Round:
     ) -> UInt32[np.ndarray, " size"]:
         """Returns the masks that a dropped device would have added."""
         if secrets.public_key(key) != self._keys[place][: secrets.KEY_BYTES]:
-            raise RoundLost(_WRONG_SHARE, self._persons[place])
+            raise ProtocolError("a device gave a wrong share")
         total = np.zeros(self._size, np.uint32)
         for other in neighbours:
             total += pair_mask(self._terms, key, self._keys[other], place, other, self._size)
         return total
 
-    def _joined(self, place: int, shares: Mapping[int, bytes]) -> bytes:
+    def _joined(self, shares: Mapping[int, bytes]) -> bytes:
         """Returns the secret of a device from the shares of its neighbours."""
         threshold = self._circle.threshold
         fitting = {at: one for at, one in shares.items() if len(one) == secrets.SHARE_BYTES}
         if len(fitting) < threshold:
-            raise RoundLost(
-                "too many devices dropped out after the release was charged, so its sum cannot be "
-                "opened; it stays charged",
-                self._persons[place],
-            )
+            raise ProtocolError("too few devices gave their shares of a secret")
         try:
             return secrets.joined(fitting, threshold)
         except ProtocolError as error:
-            raise RoundLost(_WRONG_SHARE, self._persons[place]) from error
+            raise ProtocolError("a device gave a wrong share") from error
 
     def _linked(self, place: int) -> list[int]:
         """Returns the neighbours of a place with whom it shares masks: those who gave shares."""

@@ -132,8 +132,9 @@ class DeviceTraining:
             except RoundLost as lost:
                 _log.warning("a release was charged and lost: %s", lost)
                 # A device that is not in the sum is not charged, and could do this again for ever.
-                self._charged.add(lost.person)
-                lost_in_a_row += 1
+                uncharged = set(lost.persons) - self._charged
+                self._charged |= uncharged
+                lost_in_a_row += not uncharged
                 if lost_in_a_row == _LOST:
                     raise
                 continue

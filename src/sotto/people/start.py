@@ -50,12 +50,13 @@ def _create(campaign: Campaign) -> None:
     give_budget(ledger, campaign.named_budget)
     if campaign.named_budget is not None:
         places = config.users_per_update * config.num_updates
+        people = -(-places // config.participations)
         delta = SharedBudget.open(campaign.named_budget).allowance.delta
-        if delta * places >= 1:
+        if delta * people >= 1:
             raise RunError(
-                f"{places:,} people may give to the campaign, which are too many for the delta of "
-                f"{delta:g} of the shared budget; use fewer updates or places, or create a budget "
-                f"with a delta of {1 / (10 * places):.1g} or less"
+                f"the campaign needs {people:,} people or more, which are too many for the delta "
+                f"of {delta:g} of the shared budget; use fewer updates or places, or create a "
+                f"budget with a delta of {1 / (10 * people):.1g} or less"
             )
     if (ledger.joined or {"budget": None})["budget"] != campaign.settings.shared_budget:
         raise RunError("the settings of the campaign name another shared budget than the one given")

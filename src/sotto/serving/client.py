@@ -173,7 +173,7 @@ class RemoteTeacher:
             refusal = fields_of(response)
             if refusal.get("error") == "budget-spent":
                 left = refusal.get("remaining")
-                self._remaining = left if isinstance(left, int) else 0
+                self._remaining = left if type(left) is int and left > 0 else 0
                 return None
         batch = self._understood(_Batch, response)
         self._remaining = batch.remaining

@@ -170,9 +170,13 @@ class Ensemble(TeacherRows):
         self._centre = np.zeros_like(self._scale) if centre is None else np.array(centre)
         self._weights = [np.array(one, np.float64) for one in network.weights]
         self._biases = [np.array(one, np.float64)[:, None, :] for one in network.biases]
-        self.teachers: int = self._weights[0].shape[0]
         self.observation_size: int = self._weights[0].shape[1]
         self.actions: int = self._weights[-1].shape[-1]
+
+    @property
+    def teachers(self) -> int:
+        """Number of policies."""
+        return len(self._weights[0])
 
     def each(
         self, observations: Float64[np.ndarray, "rows obs"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from sotto.privacy.accounting.composition import Event, NoGuarantee, PrivacyCurve, compose
 from sotto.privacy.answers.distances import TrainingShards
-from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.answers.statement import MOST_LEVELS, AnswerStatement
 from sotto.privacy.errors import BudgetExceeded, StudentExists, UnknownStudent
 from sotto.privacy.ledger.spending import Budget
 
@@ -103,13 +103,19 @@ class AnswerAccount:
         return replace(self, students=dict(self.students))
 
     def check_create(self) -> None:
-        """Refuses a statement whose answers may cost more than the budget.
+        """Refuses a statement whose answers may cost more than the budget, or have too many levels.
 
         Raises:
+            ValueError: they have.
             BudgetExceeded: names the number of queries that the budget covers. It is also raised
                 for a delta that is vacuous even if each shard has one person.
         """
         distance = self.statement.distance
+        if (levels := self.statement.schedule.levels) > MOST_LEVELS:
+            raise ValueError(
+                f"a schedule of {levels:,} rollouts takes too long to account for; use at most "
+                f"{MOST_LEVELS:,}"
+            )
         if isinstance(distance, TrainingShards) and self.budget.delta * distance.teachers >= 1:
             raise BudgetExceeded(
                 f"delta {self.budget.delta:.2g} is vacuous for {distance.teachers} shards or more "

@@ -27,14 +27,17 @@ class TeacherRows(ABC):
     """Teachers whose mean row is what an answer is about: `RowsOf` functions, or an `Ensemble`.
 
     Attributes:
-        teachers: number of teachers.
         actions: length of a row.
         observation_size: length of an observation.
     """
 
-    teachers: int
     actions: int
     observation_size: int
+
+    @property
+    @abstractmethod
+    def teachers(self) -> int:
+        """Number of teachers."""
 
     def __init_subclass__(cls) -> None:
         """Refuses a class that is not one of sotto's, since nothing is proved of it."""
@@ -51,7 +54,8 @@ class TeacherRows(ABC):
     ) -> Float64[np.ndarray, "teachers rows actions"]:
         """Returns each teacher's own row at each observation, and raises no error.
 
-        The probability vector nearest to it is what counts, and the uniform one where it is NaN.
+        `simplex.as_policies` makes probability vectors of them, which are uniform where they are
+        NaN.
         """
 
     def __call__(
@@ -67,7 +71,7 @@ class TeacherRows(ABC):
         for start in range(0, len(observations), _BLOCK):
             asked = observations[start : start + _BLOCK]
             with np.errstate(all="ignore"):  # a warning would tell that a teacher is not finite
-                rows = self.each(asked)
+                rows = type(self).each(self, asked)  # no object has another one
                 valid = as_policies(rows.reshape(-1, self.actions)).reshape(rows.shape)
             mean[start : start + _BLOCK] = valid.mean(axis=0)
         return mean
@@ -94,8 +98,8 @@ class RowsOf(TeacherRows):
         observation_size: length of an observation.
 
     Raises:
-        ValueError: the row at zero has another shape or type. An error of a function passes through
-            here, and only here.
+        ValueError: there is no function, or its row at zero has another shape or type. An error of
+            a function passes through here, and only here.
 
     Example:
         >>> one = RowsOf(lambda asked: np.tile([0.25, 0.75], (len(asked), 1)), 2, 4)
@@ -110,21 +114,24 @@ class RowsOf(TeacherRows):
         observation_size: int,
     ) -> None:
         self._functions = (functions,) if callable(functions) else tuple(functions)
-        self.teachers = len(self._functions)
+        if not self._functions:
+            raise ValueError("a teacher has at least one function")
         self.actions = actions
         self.observation_size = observation_size
         for function in self._functions:
-            require_rows(function, np.zeros(observation_size), actions, np.float64)
+            require_rows(function, observation_size, actions, float64=True)
+
+    @property
+    def teachers(self) -> int:
+        """Number of functions."""
+        return len(self._functions)
 
     def each(
         self, observations: Float64[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "teachers rows actions"]:
         """Returns the rows of each function, and NaN where it fails."""
         return np.stack(
-            [
-                values_of(function, observations, self.actions, np.float64)
-                for function in self._functions
-            ]
+            [values_of(function, observations, self.actions) for function in self._functions]
         )
 
 
@@ -154,7 +161,7 @@ def require_proved(
             f"answers are promised to be the mean of {distance.teachers} teachers, and here "
             f"are {teacher.teachers}; restore the teacher that the promise was made for"
         )
-    if not teacher.moves_within(distance):
+    if not type(teacher).moves_within(teacher, distance):  # no object has another one
         raise ValueError(
             "the statement's Lipschitz constant and rounding are not proved of this teacher's "
             "network; make a new statement for it"

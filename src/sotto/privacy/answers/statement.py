@@ -47,7 +47,7 @@ class Schedule(FrozenModel):
     kind: Literal["constant", "vanishing"] = "constant"
     coefficient: float = Field(default=1.0, gt=0, le=1)
     queries_per_rollout: int | None = Field(default=None, ge=1)
-    rollouts: int | None = Field(default=None, ge=1, le=MOST_LEVELS)
+    rollouts: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -117,7 +117,8 @@ def not_interrupted(stored: Sequence[StreamStatement], asked: StreamStatement) -
     if any(differs(one, "sum_rounding") for one in stored):
         return LedgerMismatch(
             f"{name} was opened on another number of devices, on which its sums are rounded more "
-            "often or less; go on with as many"
+            "often or less, or on several by an earlier version; go on with as many, or open a new "
+            "stream"
         )
     return LedgerMismatch(
         f"this ledger has no interrupted stream {name} with these settings; open a new one"

@@ -4,7 +4,6 @@ The checks change nothing, and the updates check nothing: the shared budget chec
 durably, and then updates.
 """
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -102,8 +101,8 @@ class SharedAccount:
         """Returns who of these new people would exceed the budget, or be too many for its delta."""
         uncovered = self.over(stream, people)
         newcomers = np.flatnonzero((self._rows_of(people) == 0) & ~uncovered)
-        room = math.ceil(1 / self.allowance.delta) - 1 - len(self._rows)
-        uncovered[newcomers[max(0, room) :]] = True
+        count = len(self._rows) + 1 + np.arange(len(newcomers))
+        uncovered[newcomers[self.allowance.delta * count >= 1]] = True
         return uncovered
 
     def check(self, stream: int, people: People) -> None:

@@ -1,10 +1,6 @@
-"""Functions that hold secrets: they are asked for numbers, and what goes wrong in them stays there.
-
-An error would tell what a function holds. It would cost nothing, and could be had again and again.
-"""
+"""Functions that hold secrets, such as a teacher's rows or a reward function to be released."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -14,47 +10,51 @@ SecretFunction = Callable[[Float64[np.ndarray, "q d"]], Float[np.ndarray, "q col
 
 
 def values_of(
-    function: SecretFunction, points: Float64[np.ndarray, "q d"], columns: int, dtype: Any = None
+    function: SecretFunction, points: Float64[np.ndarray, "q d"], columns: int
 ) -> Float64[np.ndarray, "q columns"]:
-    """Returns the rows of a function, which are NaN at the points at which it fails.
+    """Returns the rows of a function in float64, which are NaN at the points at which it fails.
 
-    It fails where it raises an error, or returns another shape or type. Points are then asked one
-    by one, so that one of them takes no row from the others.
+    It fails where it raises an error other than MemoryError, or returns another shape or type. An
+    error would tell what the function holds, would cost nothing, and could be had again and again.
+    The points are then halved, so that one of them takes no row from the others.
 
     Args:
         function: the function.
         points: the points; the function gets a copy.
         columns: length of a row.
-        dtype: type of the rows; None takes any type that numpy makes float64 of.
     """
     try:
         found = np.asarray(function(points.copy()))
-        if found.shape == (len(points), columns) and dtype in (None, found.dtype):
-            return np.array(found, np.float64)
+        if found.shape == (len(points), columns) and found.dtype == np.float64:
+            return found
+    except MemoryError:
+        raise
     except Exception:
         pass
     if len(points) < 2:
         return np.full((len(points), columns), np.nan)
-    one_by_one = [values_of(function, point[None], columns, dtype) for point in points]
-    return np.concatenate(one_by_one)
+    halves = np.array_split(points, 2)
+    return np.concatenate([values_of(function, half, columns) for half in halves])
 
 
 def require_rows(
-    function: SecretFunction, point: Float64[np.ndarray, " d"], columns: int, dtype: Any = None
+    function: SecretFunction, dimensions: int, columns: int, *, float64: bool = False
 ) -> None:
-    """Asks a function at one public point, so that its author notices a mistake at the start.
+    """Asks a function at zero, so that its author notices a mistake at the start.
 
     Args:
-        function, columns, dtype: as in `values_of`.
-        point: where it is asked.
+        function: the function.
+        dimensions: length of a point.
+        columns: length of a row.
+        float64: whether rows of other types are refused; otherwise they may be any real numbers.
 
     Raises:
         ValueError: the row has another shape or type. An error of the function passes through.
     """
-    found = np.asarray(function(point[None].copy()))
-    if found.shape != (1, columns) or dtype not in (None, found.dtype):
-        kind = "numbers" if dtype is None else np.dtype(dtype).name
+    found = np.asarray(function(np.zeros((1, dimensions))))
+    real = np.can_cast(found.dtype, np.float64, "same_kind")
+    if found.shape != (1, columns) or not real or (float64 and found.dtype != np.float64):
         raise ValueError(
-            f"the function must return {kind} of shape (1, {columns}) at one point, and returned "
-            f"{found.dtype} of shape {found.shape}"
+            f"the function must return {'float64' if float64 else 'numbers'} of shape "
+            f"(1, {columns}) at zero, and returned {found.dtype} of shape {found.shape}"
         )

@@ -53,6 +53,12 @@ def is_factored(leaf: Any) -> bool:
     return isinstance(leaf, Factored)
 
 
+def plain(part: PyTree[Any]) -> tuple[Any, ...]:
+    """Returns the arrays and factored matrices of a part, without the part's own classes."""
+    leaves = jax.tree.leaves(part, is_leaf=is_factored)
+    return tuple(Factored(*leaf) if is_factored(leaf) else leaf for leaf in leaves)
+
+
 def has_factored(parts: PyTree[Any]) -> bool:
     """Whether any leaf is `Factored`."""
     return any(map(is_factored, jax.tree.leaves(parts, is_leaf=is_factored)))

@@ -298,9 +298,11 @@ class OpenFunctionRelease:
 
         Args:
             secret: the function on [0, 1]^d, which the owner keeps; it must never change. It is
-                asked at 0 before anything is charged. From then on values that are not finite
-                count as 0, and so does a point at which it raises an error. d is the sensitivity's;
-                a point costs O(log n) in one dimension, and O(n^2) in more.
+                asked at 0 before anything is charged. The sensitivity is that of its values, where
+                those that are not finite count as 0. It must have a value everywhere: at the first
+                point at which it raises an error, it answers for the last time, and that it does is
+                not protected. d is the sensitivity's; a point costs O(log n) in one dimension, and
+                O(n^2) in more.
             actions: number of functions; each has its own path.
 
         Raises:
@@ -314,7 +316,7 @@ class OpenFunctionRelease:
         self._require_actions(actions)
         kernel = Kernel(beta=beta, sigma=self._release.sigma)
         dimensions = self._release.sensitivity.dimensions
-        require_rows(secret, np.zeros(dimensions), actions)
+        require_rows(secret, dimensions, actions)
         path = self._charge()
         return ReleasedFunction.create(
             kernel,

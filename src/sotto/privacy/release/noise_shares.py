@@ -39,9 +39,10 @@ from sotto.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.declaration import ReleaseDeclaration, State, noise_scales
 from sotto.privacy.release.release import Release
-from sotto.privacy.release.stream import Traced, unflatten
+from sotto.privacy.release.stream import Leaves, Traced, unflatten
 from sotto.privacy.settings import COMPILER_OPTIONS
 from sotto.privacy.statements import NoiseShares, Once, ShareOfNoise, StreamStatement
+from sotto.trees import leaves_of, like
 
 _DEVIATIONS = 6
 """Standard deviations of the noise for which a sum leaves room."""
@@ -168,7 +169,8 @@ class SharedRelease:
             PrivacyError: a setting of JAX or XLA is not one that was reviewed.
         """
         settings.in_force()  # a device has no ledger that would check them
-        bounded = np.asarray(self._bounded(self._computed(state, unit, key)), np.int64)
+        computed = self._computed(leaves_of(state), leaves_of(unit), key)
+        bounded = np.asarray(self._bounded(computed), np.int64)
         generator = self._generators.next()
         noises = [
             self._noises[name].draw(generator, self.statement.dimensions[name])
@@ -201,21 +203,21 @@ class SharedRelease:
         """Returns the public state and the log after a sum: post-processing."""
         half = 2 ** (self.bits - 1)
         signed = (total.astype(np.int64) + half) % 2**self.bits - half
-        after: tuple[State, Any] = self._server(state, jnp.asarray(signed, jnp.int32))
-        return after
+        after, log = self._server(leaves_of(state), jnp.asarray(signed, jnp.int32))
+        return like(self._traced.state, after), jax.tree.unflatten(self._traced.log, log)
 
-    def _local(self, state: State, unit: Any, key: PRNGKeyArray) -> dict[str, PyTree[Array]]:
+    def _local(self, state: Leaves, unit: Leaves, key: PRNGKeyArray) -> dict[str, Leaves]:
         parts, _ = self._traced.local(state, unit, key)
         return {name: parts[name] for name in self.release.parts}
 
-    def _on_grid(self, parts: dict[str, PyTree[Array]]) -> Int32[Array, " size"]:
+    def _on_grid(self, parts: dict[str, Leaves]) -> Int32[Array, " size"]:
         clip_norms = {name: part.clip_norm for name, part in self.release.parts.items()}
         bounded = gaussian.bound_contribution(parts, clip_norms, self.release.clipping)
         return jnp.concatenate(
             [gaussian.to_grid(bounded[n], clip_norms[n], one.grid) for n, one in self._parts]
         )
 
-    def _published(self, state: State, total: Int32[Array, " size"]) -> tuple[State, Any]:
+    def _published(self, state: Leaves, total: Int32[Array, " size"]) -> tuple[Leaves, Leaves]:
         stops = np.cumsum([self.statement.dimensions[name] for name, _ in self._parts])[:-1]
         released = {}
         for (name, one), sums in zip(self._parts, jnp.split(total, stops), strict=True):

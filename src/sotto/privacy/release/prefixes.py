@@ -38,6 +38,7 @@ from sotto.privacy.release.purity import require_pure
 from sotto.privacy.settings import COMPILER_OPTIONS
 from sotto.privacy.statements import Assumption, Returning, StreamStatement
 from sotto.privacy.units import EXPERT, PopulationKind
+from sotto.trees import leaves_of, like
 
 Greedy = Callable[[PyTree[Array], Float[Array, "q obs"]], Int[Array, " q"]]
 """Function for one expert's greedy actions at observations; it is traced, and must be pure."""
@@ -352,11 +353,14 @@ def _asked(
     """
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), experts)
     seen = jax.ShapeDtypeStruct((1, *shape[1:]), np.dtype(np.float32))
-    pure, answer = require_pure("greedy", greedy, one, seen)
+    # A class of the experts' tree is called while `greedy` is traced, and not in the program.
+    pure, answer = require_pure(
+        "greedy", lambda leaves, row: greedy(like(one, leaves), row), leaves_of(one), seen
+    )
     if answer.shape != (1,) or not np.issubdtype(answer.dtype, np.integer):
         raise ValueError("greedy must return one integer for each observation")
 
-    def action(expert: PyTree[Array], row: Float[Array, " obs"]) -> Int[Array, ""]:
+    def action(expert: tuple[Array, ...], row: Float[Array, " obs"]) -> Int[Array, ""]:
         chosen: Int[Array, " one"] = pure(expert, row[None])
         return chosen[0] % actions
 
@@ -364,7 +368,7 @@ def _asked(
         jax.vmap(jax.vmap(action, (None, 0)), (0, None)),
         compiler_options=COMPILER_OPTIONS,
     )
-    return lambda parameters, observations: np.asarray(program(parameters, observations))
+    return lambda experts, asked: np.asarray(program(leaves_of(experts), asked))
 
 
 def _slots(experts: PyTree[Array]) -> int:

@@ -18,13 +18,13 @@ Guarantee:
     (docs/privacy.md, Theorems 1, 2 and 2'; fixed point in `mechanisms.gaussian`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from sotto.keys import KEY
 from sotto.privacy.claims import same_stream
@@ -52,7 +52,7 @@ from sotto.privacy.statements import (
     Poisson,
     StreamStatement,
 )
-from sotto.trees import at
+from sotto.trees import at, leaves_of, like
 
 _MISSED = 2.0**-100
 """Probability with which a release draws more people than the noise for rounding is made for."""
@@ -153,6 +153,9 @@ class Release(ReleaseDeclaration):
     def traced(self, state: Any, unit: Any) -> Traced:
         """Traces `local` and `server`, and checks them and the parts that are declared.
 
+        The classes of an author's trees are code too: JAX calls them to put arrays into a tree. So
+        they are called while the functions are traced, and the programs have leaves only.
+
         Args:
             state: shapes of the public state of one run.
             unit: shapes of one person's data.
@@ -161,7 +164,27 @@ class Release(ReleaseDeclaration):
             ImpureFunction: `local` or `server` could carry data past the door.
             ValueError: parts or states do not match.
         """
-        local, (parts, _) = require_pure("local", self.local, state, unit, KEY)
+        trees: dict[str, Any] = {}
+
+        def on_leaves(state_leaves: Any, unit_leaves: Any, key: PRNGKeyArray) -> Any:
+            parts, shown = self.local(like(state, state_leaves), like(unit, unit_leaves), key)
+            if not isinstance(parts, Mapping):
+                raise ValueError("local must return its parts by their names, and diagnostics")
+            trees["parts"] = {
+                name: jax.tree.structure(part, is_leaf=factored.is_factored)
+                for name, part in parts.items()
+            }
+            trees["diagnostics"] = jax.tree.structure(shown)
+            return {name: factored.plain(part) for name, part in parts.items()}, leaves_of(shown)
+
+        def serve_leaves(state_leaves: Any, released: dict[str, Any]) -> Any:
+            shaped = {n: jax.tree.unflatten(trees["parts"][n], one) for n, one in released.items()}
+            after, log = self.server(like(state, state_leaves), shaped)
+            trees["after"], trees["log"] = jax.tree.structure(after), jax.tree.structure(log)
+            return leaves_of(after), leaves_of(log)
+
+        leaves = leaves_of(state), leaves_of(unit)
+        local, (parts, _) = require_pure("local", on_leaves, *leaves, KEY)
         if set(parts) != (named := set(self.parts) | set(self.unprotected or {})):
             raise ValueError(f"local returns the parts {sorted(parts)}, declared: {sorted(named)}")
         if empty := [name for name in self.parts if _size(parts[name]) == 0]:
@@ -169,10 +192,14 @@ class Release(ReleaseDeclaration):
         if factored.has_factored([parts[name] for name in self.unprotected or {}]):
             raise ValueError("a part that is not protected cannot be factored; return its matrix")
         released = factored.released_shapes(parts)
-        server, (after, _) = require_pure("server", self.server, state, released)
-        if signature(after) != signature(state):
+        server, (after, _) = require_pure("server", serve_leaves, leaves[0], released)
+        same = trees["after"] == jax.tree.structure(state)
+        if not same or signature(after) != signature(leaves[0]):
             raise ValueError("server must return a state of the same structure, shapes and types")
-        return Traced(local, server, state, unit, KEY, released, factored.has_factored(parts))
+        shown = trees["log"], trees["diagnostics"]
+        return Traced(
+            local, server, state, unit, KEY, released, *shown, factored.has_factored(parts)
+        )
 
     def _require_small_delta(self, ledger: Ledger) -> None:
         """Refuses at once a number of people that the ledger would refuse in the end."""

@@ -27,7 +27,7 @@ from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
 from sotto.privacy.mechanisms.functions.values import power_below, to_grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
-from sotto.privacy.mechanisms.secret_functions import SecretFunction, values_of
+from sotto.privacy.mechanisms.secret_functions import SecretFunction
 from sotto.privacy.release.storage import ReleaseFile
 
 RESOLUTION = 2.0**-40
@@ -310,7 +310,14 @@ class ReleasedFunction:
             )
         rounding = self._rounding + self._noise.rounding(self._as_asked(points))
         require_resolved(rounding, self.sensitivity, self.kernel.sigma)
-        hidden = self._hidden(points)
+        try:
+            hidden = self._hidden(points)
+        except Exception:
+            # Where it fails is not protected, and more points would tell more of it.
+            self._secret = None
+            raise PrivacyError(
+                "the secret function failed, and answers at no new point any more"
+            ) from None
         drawn = self._noise.sample(self._as_asked(points))
         answers = (to_grid(hidden, self._grid) + drawn.whole) * self._grid
         self._unfinished = True
@@ -341,8 +348,13 @@ class ReleasedFunction:
 
     def _hidden(self, points: Float64[np.ndarray, "q d"]) -> Float64[np.ndarray, "q actions"]:
         assert self._secret is not None
-        with np.errstate(all="ignore"):  # a warning would tell, too
-            values = values_of(self._secret, points, self.actions)
+        with np.errstate(all="ignore"):  # a warning would tell the secret
+            values = np.asarray(self._secret(points.copy()), dtype=np.float64)
+        if values.shape != (len(points), self.actions):
+            raise ValueError(
+                f"the function gave shape {values.shape} for {len(points)} points and "
+                f"{self.actions} actions"
+            )
         limit = LARGEST_VALUE * self._grid
         return np.clip(np.where(np.isfinite(values), values, 0.0), -limit, limit)
 

@@ -32,7 +32,9 @@ from sotto.privacy.release.devices import Devices
 from sotto.privacy.release.draws import Draws, Pool, UnitData
 from sotto.privacy.settings import COMPILER_OPTIONS
 from sotto.privacy.statements import StreamStatement
-from sotto.trees import at, single
+from sotto.trees import at, leaves_of, like, single
+
+Leaves = tuple[Any, ...]
 
 _WORLD = 2**31
 """Number that the key of the world is folded by; people's keys are folded by enrolment number."""
@@ -42,19 +44,25 @@ _WORLD = 2**31
 class Traced:
     """The checked programs, which are those that run, and the shapes that they were checked for.
 
+    Programs take and return the leaves of trees, as tuples. An author's classes of trees are called
+    with public results only, after the program.
+
     Attributes:
-        local, server: as declared.
+        local, server: as declared, on leaves. A part is a tuple of arrays or `Factored`.
         state, unit, key: shapes of one run's state, one person's data, one key.
-        parts: shapes of the released parts.
+        parts: shapes of the released parts, tuples of leaves.
+        log, diagnostics: structures of the trees that `server` and `local` return.
         has_factored: whether `local` returns `Factored` leaves.
     """
 
-    local: Callable[[State, Any, PRNGKeyArray], tuple[Contribution, Any]]
-    server: Callable[[State, Contribution], tuple[State, Any]]
+    local: Callable[[Leaves, Leaves, PRNGKeyArray], tuple[dict[str, Leaves], Leaves]]
+    server: Callable[[Leaves, dict[str, Leaves]], tuple[Leaves, Leaves]]
     state: PyTree[jax.ShapeDtypeStruct]
     unit: PyTree[jax.ShapeDtypeStruct]
     key: jax.ShapeDtypeStruct
-    parts: dict[str, PyTree[jax.ShapeDtypeStruct]]
+    parts: dict[str, tuple[jax.ShapeDtypeStruct, ...]]
+    log: Any
+    diagnostics: Any
     has_factored: bool
 
 
@@ -78,7 +86,8 @@ class Stream:
         self._traced = traced
         self._ledger_streams = streams
         self._chunk = chunk
-        self._worlds = jax.tree.map(jnp.array, world_states)  # copies, for they are donated
+        self._world = jax.tree.structure(world_states)
+        self._worlds = tuple(map(jnp.array, leaves_of(world_states)))  # copies: they are donated
         self._pool = pool
         self._devices = Devices.chosen()
         self._batches = people_at_once(release, self._devices.count)
@@ -158,17 +167,19 @@ class Stream:
             )
         persons = None if persons is None else as_slots(persons)
         leading = (runs, self._release.slots) if sampled else (runs, count, self._release.slots)
-        _require_shapes("states", states, self._traced.state, (runs,))
-        _require_shapes("keys", keys, self._traced.key, (runs,))
+        tree, states = states, leaves_of(states)
+        _require_shapes("states", states, tree, self._traced.state, (runs,))
+        _require_shapes("keys", (keys,), keys, self._traced.key, (runs,))
+        tree, units = units, leaves_of(units)
         if self._pool is not None:
-            if jax.tree.leaves(units):
+            if units:
                 raise ValueError("the stream was opened for a pool; leave `units` out")
         elif self._release.world is None:
-            _require_shapes("units", units, self._traced.unit, leading)
+            _require_shapes("units", units, tree, self._traced.unit, leading)
         self._charge(count, persons)
         drawn = self._draws.take(count)
         present = drawn.persons if persons is None else persons
-        per_release = drawn.units if self._pool is not None else units
+        per_release = leaves_of(drawn.units) if self._pool is not None else units
         table = sampled and self._pool is None
         padding = self._chunk - count
         per_release = jax.tree.map(lambda x: _pad(x, padding, 0), per_release)
@@ -191,7 +202,10 @@ class Stream:
         self.released += count
         if padding:  # cut off by numpy, for JAX would compile a program for every shape
             log, diagnostics = jax.tree.map(lambda x: np.asarray(x)[:, :count], (log, diagnostics))
-        return states, log, diagnostics
+        if diagnostics is not None:
+            diagnostics = jax.tree.unflatten(self._traced.diagnostics, diagnostics)
+        log = jax.tree.unflatten(self._traced.log, log)
+        return like(self._traced.state, states), log, diagnostics
 
     def _charge(self, count: int, persons: np.ndarray | None) -> None:
         for index, stream in enumerate(self._ledger_streams):
@@ -259,7 +273,10 @@ class Stream:
         state, world = carry
         release = self._release
         if release.world is not None:
-            world, units = release.world(state, world, jax.random.fold_in(key, _WORLD))
+            key_of_world = jax.random.fold_in(key, _WORLD)
+            before = jax.tree.unflatten(self._world, world)
+            made = release.world(like(self._traced.state, state), before, key_of_world)
+            world, units = map(leaves_of, made)
         if self._batches is not None:
             totals, diagnostics = self._sum_sampled(state, key, persons, units), None
         else:
@@ -356,10 +373,11 @@ def _pad(array: Any, padding: int, value: int) -> Any:
     return array
 
 
-def _require_shapes(role: str, given: Any, expected: Any, leading: tuple[int, ...]) -> None:
-    """Refuses arrays that are not `expected` with the `leading` axes in front."""
-    structure: Any
-    leaves, structure = jax.tree.flatten(given)
+def _require_shapes(
+    role: str, leaves: Leaves, given: Any, expected: Any, leading: tuple[int, ...]
+) -> None:
+    """Refuses a tree with these leaves that is not `expected` with the `leading` axes in front."""
+    structure: Any = jax.tree.structure(given)
     wanted, expected_structure = jax.tree.flatten(expected)
     # `jax.typeof` takes 20 microseconds an array, and a language model has hundreds of them.
     types = [x if isinstance(x, jax.Array) else jax.typeof(x) for x in leaves]

@@ -20,14 +20,15 @@ _BLOCK = 8192
 def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
     """Returns the probability vector nearest to each row, in float64; the uniform one for NaN.
 
-    Entries count as -1 or 2 beyond these first. Both steps are projections on convex sets, so that
-    two policies are at most as far apart as the rows were. Any rows are taken, because an error or
-    a warning would tell what the teacher computed. The mean over several teachers must be taken
-    *after* this, or one bad teacher moves it by more than 1/n.
+    Entries below -1 count as -1 first, and those above 2 as 2. Both steps are projections on convex
+    sets, so that two policies are at most as far apart as the rows were. A second projection
+    removes the rounding of the first one's sums, which are of larger numbers. Any rows are taken,
+    because an error or a warning would tell what the teacher computed. The mean over several
+    teachers must be taken *after* this, or one bad teacher moves it by more than 1/n.
     """
     found = np.asarray(rows, dtype=np.float64)
     known = ~np.isnan(found).any(axis=1, keepdims=True)
-    return project(np.clip(np.where(known, found, 1 / found.shape[1]), -1.0, 2.0))
+    return project(project(np.clip(np.where(known, found, 1 / found.shape[1]), -1.0, 2.0)))
 
 
 def restrict(
