@@ -1,4 +1,4 @@
-"""Classes of an author's trees stay out of programs. JAX calls their code to put arrays into a tree.
+"""Classes of an author's trees stay out of programs. JAX calls their code to fill a tree.
 
 In a program they saw every person's data, the exact sum and the noise, under a proved certificate.
 """

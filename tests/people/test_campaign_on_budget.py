@@ -47,9 +47,7 @@ def test_a_budget_whose_delta_is_for_fewer_people_is_refused(tmp_path: Path) -> 
     """Otherwise the campaign would stand still when so many people have come."""
     large = SharedBudget.create(tmp_path / "people.budget", Allowance(epsilon=2.5, delta=0.2))
     with (
-        pytest.raises(
-            RunError, match=r"needs .* or more, .* too many for the delta of 0\.2"
-        ),
+        pytest.raises(RunError, match=r"needs .* or more, .* too many for the delta of 0\.2"),
         started(tmp_path, budget=large),
     ):
         pass
