@@ -425,3 +425,28 @@ def test_the_default_delta_is_below_one_over_the_people():
 def test_an_evaluation_has_positive_clips():
     with pytest.raises(ValueError, match="bounds of returns"):
         Evaluation("importance", (1.0,), 1.0, (0.0, 1.0), (1.0, 0.0), 1)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("people", [10**4, 10**7])
+def test_the_bias_covers_what_the_grid_takes_away(estimator, people):
+    """Contributions of many people are rounded towards zero, which does not average out."""
+    records, chances = every_trajectory(3)
+    asked = Asked(estimator, largest_weights=(100.0,))
+    evaluation, bounds, public = settings(records, asked, (POLICY,))
+    parts = parts_of(evaluation, bounds, public, PersonLog.of(records))
+    noise = door.multipliers(Spending(1.0, 1e-8), 6)
+    release = door.made(evaluation, bounds, records.declaration, people, noise)
+    off, sums = door.truncations(release), {}
+    for name, part in parts.items():
+        spacing = off[name] / people
+        sums[name] = people * chances @ (np.trunc(part / spacing) * spacing)
+    given = evaluation, bounds, sums["sums"], sums["squares"], dict.fromkeys(sums, 0.0), 0.95
+    ((found,), (silent,)) = (values(*given), values(*given, truncations=off))[::-1]
+    error = abs(found.value - exact_value(TARGET, 3, 1.0))
+    counted = found.bias - silent.bias
+    assert error <= counted + 1e-4
+    if people == 10**7:
+        assert error > found.high - found.value  # it is no error of sampling
+    else:
+        assert counted < 0.01

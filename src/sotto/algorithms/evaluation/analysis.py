@@ -32,6 +32,7 @@ from sotto.algorithms.evaluation.release import (
     multipliers,
     require_enough,
     stddevs,
+    truncations,
 )
 from sotto.algorithms.log_release import through_the_door
 from sotto.data.imports.declaration import Declaration
@@ -230,9 +231,8 @@ def evaluate(
         bounds = Bounds.of(evaluation, public, least, actions)
         release = made(evaluation, bounds, declaration, len(judges.present), noise)
     sums = through_the_door(release, ledger, public, judges, half)
-    found = values(
-        evaluation, bounds, sums["sums"], sums["squares"], stddevs(release), asked.level, errors
-    )
+    known = evaluation, bounds, sums["sums"], sums["squares"], stddevs(release), asked.level
+    found = values(*known, errors, truncations(release))
     return Found(dict(zip(names, found, strict=True)), evaluation, learnt)
 
 

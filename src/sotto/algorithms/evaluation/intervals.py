@@ -31,6 +31,7 @@ _OF_SUMS = 0.8
 """Share of an interval's tail for the sums, where the rest is for their variance."""
 _OF_TABLES = 0.1
 """Share of an interval's tail for the errors of tables, where there are tables."""
+_EXACT = {"sums": 0.0, "squares": 0.0}
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Value:
         noise: standard deviation of the noise in the estimate, in units of returns; infinite if
             the sum of weights cannot be told from zero.
         mean_weight: estimated mean of the clipped weights, which is 1 without clipping.
-        bias: upper bound on the bias from clipping, in units of returns. It holds with the
-            probability of the interval.
+        bias: upper bound on the bias from clipping and from the grid, in units of returns. It holds
+            with the probability of the interval.
         tables: how much farther each end of the interval is for errors of tables, in units of
             returns; 0 for estimators without tables.
     """
@@ -77,6 +78,9 @@ class Moments:
     squares: tuple[float, float, float]
     noise_squares: tuple[float, float, float]
     effective: float
+    off_x: float = 0.0
+    off_v: float = 0.0
+    """How much nearer to zero the grid may have brought x and v."""
 
 
 def values(
@@ -87,6 +91,7 @@ def values(
     stddevs: dict[str, float],
     level: float,
     errors: Sequence[float] = (),
+    truncations: dict[str, float] = _EXACT,
 ) -> list[Value]:
     """Returns the value of every policy, with intervals that hold for all of them together.
 
@@ -98,6 +103,7 @@ def values(
         level: probability of the intervals, such as 0.95.
         errors: root mean square error of each value by its tables, in units of returns. Intervals
             are then wider on both sides, and a tenth of the tail is for these errors.
+        truncations: how much nearer to zero the grid may have brought each number of a part.
     """
     count = len(asked.largest_weights)
     whole = (1 - level) / count
@@ -105,7 +111,7 @@ def values(
     found = []
     for place, largest in enumerate(asked.largest_weights):
         moments, people, noise_people, weight, noise_weight = _moments(
-            asked, bounds, sums, squares, stddevs, place
+            asked, bounds, sums, squares, stddevs, truncations, place
         )
         ratio, low, high = interval(moments, tail)
         own = np.sqrt(moments.noise_x + ratio**2 * moments.noise_v) / max(moments.v, 1e-300)
@@ -121,7 +127,9 @@ def values(
         if beyond:
             number = 1 + count + sum(1 for one in bounds.beyond[:place] if one)
             total, noise = sums[number] / EXCESS, stddevs["sums"] / EXCESS
+            total += truncations["sums"] / EXCESS
             bias += beyond * _largest_mean(total, noise, people, noise_people, factor)
+        bias += (moments.off_x + abs(ratio) * moments.off_v) / max(moments.v, 1e-300)
         wider = float(norm.isf(_OF_TABLES * whole / 2)) * errors[place] if errors else 0.0
         low, high = (float(asked.middle + asked.half_width * end) for end in (low, high))
         found.append(
@@ -144,14 +152,18 @@ def _moments(
     sums: np.ndarray,
     squares: np.ndarray,
     stddevs: dict[str, float],
+    truncations: dict[str, float],
     place: int,
 ) -> tuple[Moments, float, float, float, float]:
     """Returns the moments of a policy, the number of people, the sum of rho / c, and their noise.
 
-    The noise of the last two is a standard deviation.
+    The noise of the last two is a standard deviation. Second moments are as large as they may be
+    without the grid: 1 + 2 |r| + r^2 is at most 2 (1 + r^2), so twice its effect on S_xx and S_vv
+    covers that on all three.
     """
     count = len(asked.largest_weights)
     first, second = stddevs["sums"] ** 2, stddevs["squares"] ** 2
+    off, off_squares = truncations["sums"], truncations["squares"]
     if asked.estimator == "self-normalised":
         vv, xv, xx = squares[1:].reshape(3, count)[:, place]
         moments = Moments(
@@ -159,9 +171,11 @@ def _moments(
             v=sums[place],
             noise_x=first,
             noise_v=first,
-            squares=(xx, xv, vv),
+            squares=(xx + 2 * off_squares, xv, vv + 2 * off_squares),
             noise_squares=(second, second, second),
             effective=sums[place],
+            off_x=off,
+            off_v=off,
         )
         return moments, squares[0], stddevs["squares"], sums[place], stddevs["sums"]
     scale, share = bounds.scales[place], bounds.share
@@ -171,9 +185,15 @@ def _moments(
         v=people,
         noise_x=scale**2 * first,
         noise_v=first / share**2,
-        squares=(scale**2 * squares[count + place], x, people),
+        squares=(
+            scale**2 * (squares[count + place] + 2 * off_squares) + scale * off,
+            x,
+            people + off * (scale + 2 / share),
+        ),
         noise_squares=(scale**4 * second, scale**2 * first, first / share**2),
         effective=weight,
+        off_x=scale * off,
+        off_v=off / share,
     )
     return moments, people, stddevs["sums"] / share, weight, stddevs["squares"]
 

@@ -21,6 +21,7 @@ from sotto.algorithms.evaluation.persons import (
 from sotto.data.imports.declaration import Declaration
 from sotto.privacy.accounting.composition import Gaussian, compose
 from sotto.privacy.claims import logs as claims
+from sotto.privacy.release.declaration import grids
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part
 from sotto.privacy.units import Adjacency, Unit
@@ -102,6 +103,14 @@ def _shown(state: PyTree, released: dict[str, Any]) -> tuple[PyTree, dict[str, A
 def stddevs(release: Release) -> dict[str, float]:
     """Returns the standard deviation of the noise in each number of a part."""
     return {name: one.clip_norm * one.noise_multiplier for name, one in release.parts.items()}
+
+
+def truncations(release: Release) -> dict[str, float]:
+    """Returns how much nearer to zero the grid brings the sum of each number of a part, at most.
+
+    Each contribution is rounded towards zero, by less than the spacing of the grid.
+    """
+    return {name: release.slots * one for name, one in grids(release, False).items()}
 
 
 def require_enough(
