@@ -138,8 +138,11 @@ def test_a_completion_gets_no_token_that_begins_a_text(log):
         (rating("", SECRET), "has a person who is not"),
     ],
 )
-def test_errors_name_the_line_and_quote_nobody(log, line, says):
-    path = log(rating(), line)
+def test_a_line_that_cannot_be_used_is_left_out_and_errors_quote_nobody(log, line, says):
+    whole = read(log(rating(), line, rating(SECRET)))
+    for one, other in zip(whole, read(log(rating(), rating(SECRET))), strict=True):
+        np.testing.assert_array_equal(one, other)  # nobody's line stops anybody else
+    path = log("", line, line)
     with pytest.raises(RunError, match=rf"^line 2 of .*log\.jsonl {says}") as refusal:
         read(path)
     assert SECRET not in str(refusal.value)
@@ -149,11 +152,13 @@ def test_errors_name_the_line_and_quote_nobody(log, line, says):
     assert "\n" not in str(refusal.value)
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path):
+def test_bytes_that_are_no_text_are_left_out(tmp_path):
     path = tmp_path / "log.jsonl"
-    path.write_bytes(json.dumps(rating()).encode() + b'\n{"person": "\xe9"}\n')
-    with pytest.raises(RunError, match=r"line 2 of .* is not a JSON object in UTF-8"):
+    path.write_bytes(b'{"person": "\xe9"}\n')
+    with pytest.raises(RunError, match=r"line 1 of .* is not a JSON object in UTF-8"):
         read(path)
+    path.write_bytes(path.read_bytes() + json.dumps(rating()).encode())
+    assert len(read(path).present) == 1
 
 
 def test_logs_without_people_are_refused(log, tmp_path):

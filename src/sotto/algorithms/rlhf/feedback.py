@@ -60,8 +60,9 @@ def read(
     """Reads a log: a JSON Lines file of objects with person, prompt, completion and rating.
 
     A person is a name or a whole number; 7 and "7" are the same person. A rating is in [0, 1].
-    Blank lines are skipped. The names of people and the texts are not kept, and no message quotes
-    them. Nothing says how many ratings and tokens are left out: it would be a count without noise,
+    A line that is not such an object is left out, so that nobody's line stops the training for
+    everybody, or tells by an error. Blank lines are skipped. The names of people and the texts are not kept, and no message quotes
+    them. Nothing says how many lines, ratings and tokens are left out: it would be a count without noise,
     and whatever a training prints may be kept or uploaded.
 
     Args:
@@ -76,17 +77,25 @@ def read(
 
     Raises:
         ValueError: a size is below 1.
-        RunError: a line is not such an object, or the log is empty or cannot be read.
+        RunError: no line is such an object, or the log is empty or cannot be read.
     """
     sizes = {"rows": rows, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
     by_person: dict[str, list[_Line]] = {}
-    for line in _lines(path, tokenizer):
+    unusable: RunError | None = None
+    for where, text in _lines(path):
+        try:
+            line = _line(where, text, tokenizer)
+        except RunError as error:
+            unusable = unusable or error
+            continue
         kept = by_person.setdefault(line.person, [])
         if len(kept) < rows:
             kept.append(line)
+    if not by_person and unusable is not None:
+        raise unusable
     if not by_person:
         raise RunError(f"{path} has no ratings in it; name a log with at least one person")
     shape = (len(by_person), rows)
@@ -110,7 +119,8 @@ def _blank(*shape: int) -> tuple[Int[np.ndarray, "..."], Bool[np.ndarray, "..."]
     return np.zeros(shape, np.int32), np.zeros(shape, bool)
 
 
-def _lines(path: Path, tokenizer: Tokenizer) -> Iterator[_Line]:
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yields the place and the bytes of each line that is not blank."""
     if not path.is_file():
         raise RunError(f"there is no log at {path}; name a JSON Lines file")
     with path.open("rb") as file:
@@ -118,7 +128,7 @@ def _lines(path: Path, tokenizer: Tokenizer) -> Iterator[_Line]:
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)  # editors on Windows write it
             if line.strip():
-                yield _line(f"line {number} of {path}", line, tokenizer)
+                yield f"line {number} of {path}", line
 
 
 def _line(where: str, line: bytes, tokenizer: Tokenizer) -> _Line:
