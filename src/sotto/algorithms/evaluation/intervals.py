@@ -80,7 +80,7 @@ class Moments:
     effective: float
     off_x: float = 0.0
     off_v: float = 0.0
-    """How much nearer to zero the grid may have brought x and v."""
+    """Distances by which the grid may have brought x and v nearer to zero."""
 
 
 def values(

@@ -61,9 +61,9 @@ def read(
 
     A person is a name or a whole number; 7 and "7" are the same person. A rating is in [0, 1].
     A line that is not such an object is left out, so that nobody's line stops the training for
-    everybody, or tells by an error. Blank lines are skipped. The names of people and the texts are not kept, and no message quotes
-    them. Nothing says how many lines, ratings and tokens are left out: it would be a count without noise,
-    and whatever a training prints may be kept or uploaded.
+    everybody, or tells by an error. Blank lines are skipped. The names of people and the texts are
+    not kept, and no message quotes them. Nothing says how many lines, ratings and tokens are left
+    out: it would be a count without noise, and whatever a training prints may be kept or uploaded.
 
     Args:
         path: the log.
