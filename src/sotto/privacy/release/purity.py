@@ -2,7 +2,9 @@
 
 `local` and `server` must be pure: their results may depend on their arguments only, and one
 person's `local` may not see another person. Both are traced to a jaxpr. All of its sub-programs are
-read, and the jaxpr is the program that runs. The Python function is never called again.
+read, and the jaxpr is the program that runs. The Python function is never called again. The classes
+of an author's trees are code too, which JAX calls to fill a tree: `Release.traced` and others trace
+functions of the trees' leaves, so that such a class is called within the trace and not afterwards.
 
 A program passes if everything in it is understood. Every operation is on the list of `primitives`.
 Every value is a plain array or a key of `keys`. Every constant is a single number. The parameters
