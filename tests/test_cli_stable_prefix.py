@@ -59,7 +59,7 @@ def test_in_words(capsys) -> None:
         ((*SETTING, "25"), "give one of --floor, --hazard and --consensus"),
         ((*SETTING, "25", *FLOOR, *HAZARD), "not --floor and --hazard"),
         ((*SETTING, "25", *HAZARD, "--accounting", "basic"), "the paper's"),
-        ((*SETTING, "25", "--floor", "0"), "greater than 0"),
+        ((*SETTING, "25", "--floor", "0"), "floor must be above 0"),
         (("--experts", "3000", "--releases", "25", "--epsilon", "5", "--delta", "3.34e-4", *FLOOR),
          "vacuous for 3000 experts"),
         (("--experts", "100", "--releases", "25", "--epsilon", "5", "--delta", "1e-4", *FLOOR),

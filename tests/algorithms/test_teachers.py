@@ -177,6 +177,7 @@ def test_rows_are_not_computed_when_nothing_may_be_answered(tmp_path):
         return np.full((len(observations), 3), 1 / 3)
 
     teacher = LocalTeacher(small_teacher.teacher(rows), ledger(tmp_path, queries=10), "student")
+    asked.clear()
     assert not teacher.answer(OBSERVATIONS[:11]).released
     assert asked == []
 
@@ -187,7 +188,7 @@ def test_rows_in_float32_are_refused_and_cost_nothing(tmp_path):
     def rows(observations):
         return np.full((len(observations), 3), 1 / 3, np.float32)
 
-    with pytest.raises(ValueError, match="computed in float64, and these are in float32"):
+    with pytest.raises(ValueError, match=r"must return float64 of shape .* returned float32"):
         LocalTeacher(small_teacher.teacher(rows), account, "student").answer(OBSERVATIONS[:2])
     assert account.spent().answered == 0
 

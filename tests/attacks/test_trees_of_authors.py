@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import release
 
 from sotto.keys import keys_of
 from sotto.privacy.certificates.derive import derive
@@ -18,6 +17,9 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.noise_shares import Promise, SharedRelease
 from sotto.privacy.release.prefixes import _asked
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Part
+from sotto.privacy.units import Unit
 
 SLOTS = 4
 SEEN: list[Any] = []
@@ -54,6 +56,21 @@ class Named(_Pair):
         return super().__new__(cls, x)
 
 
+def release(**changes: Any) -> Release:
+    """A sum of three numbers of each person, with noise of three clip norms."""
+    return Release(
+        name="update",
+        local=local,
+        server=server,
+        unit=Unit(kind="trajectory", adjacency="zero-out"),
+        parts={"u": Part(clip_norm=1.0, noise_multiplier=3.0)},
+        slots=SLOTS,
+        divisor=1.0,
+        population="simulated",
+        **changes,
+    )
+
+
 def local(state: Any, unit: Any, key: Any) -> Any:
     return {"u": type(unit)(unit.x + 0 * state.x)}, Node(unit.x)
 
@@ -65,7 +82,7 @@ def server(state: Any, released: Any) -> Any:
 @pytest.mark.parametrize("tree", [Node, Named])
 def test_a_stream_gives_them_public_results_only(tmp_path: Path, tree: Any) -> None:
     budget = Budget(epsilon=10.0, delta=1e-5)
-    made = release(3.0, 1.0, local=local, server=server, slots=SLOTS, horizon=50)
+    made = release(horizon=50)
     ledger = Ledger.create(tmp_path / "ledger.sqlite", unit=made.unit, budget=budget)
     state, units = tree(jnp.zeros((1, 3))), tree(np.zeros((SLOTS, 3), np.float32))
     stream = made.open([ledger], state, units)
@@ -81,7 +98,7 @@ def test_a_stream_gives_them_public_results_only(tmp_path: Path, tree: Any) -> N
 
 
 def test_a_device_gives_them_public_results_only() -> None:
-    made = release(3.0, 1.0, local=local, server=server, slots=SLOTS, horizon=1)
+    made = release(horizon=1)
     shared = SharedRelease(
         made, Promise(SLOTS, 0, 24), Node(jnp.zeros(3)), Node(jnp.zeros(3)), noise_seed=0
     )

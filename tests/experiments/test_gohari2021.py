@@ -124,23 +124,18 @@ def test_a_curve_begins_before_training_and_ends_with_it(tmp_path):
     assert jax.tree.structure(blank) == jax.tree.structure(policies)
 
 
-def test_a_student_asks_its_own_teacher_and_is_charged(teachers, tmp_path):
+def test_a_student_asks_its_own_teacher_and_is_charged(teachers, tmp_path, monkeypatch):
     config = dataclasses.replace(
         settings("CartPole-v1", vanishing(0.3), TINY), rollouts=2, queries_per_update=64
     )
-    asked = [0, 0]
+    own, asked, each = ensembles(teachers), [0, 0], Ensemble.each
 
-    class Counting(Ensemble):
-        def __init__(self, index, policies):
-            super().__init__(policies)
-            self.index = index
+    def counted(teacher, observations):
+        asked[own.index(teacher)] += len(observations)
+        return each(teacher, observations)
 
-        def each(self, observations):
-            asked[self.index] += len(observations)
-            return super().each(observations)
-
-    counting = [Counting(i, jax.tree.map(lambda x, i=i: x[i : i + 1], teachers)) for i in range(2)]
-    curve, _ = trained(vanishing(0.3), config, (0, 1), tmp_path, counting)
+    monkeypatch.setattr(Ensemble, "each", counted)
+    curve, _ = trained(vanishing(0.3), config, (0, 1), tmp_path, own)
     assert asked == [128, 128]
     np.testing.assert_array_equal(curve.curves["answered"][:, -1], [128, 128])
     assert silent_after(curve) == 2 * config.steps_per_update
