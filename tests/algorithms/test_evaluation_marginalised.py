@@ -351,7 +351,8 @@ def test_the_noise_of_the_tables_is_as_stated_and_a_person_moves_them(tmp_path: 
     noise = tables.multipliers(records.declaration, cells, Spending(1.0, 1e-5))
     assert sum(one**-2 for one in noise.values()) ** -0.5 == pytest.approx(3.7304, rel=1e-3)
     release = tables.made(records.declaration, cells, 64, noise)
-    found = through_the_door(release, new_ledger(tmp_path), cells, people, 0)
+    with fixed_noise(3):  # fresh noise would miss the limits once in 10,000 runs
+        found = through_the_door(release, new_ledger(tmp_path, math.inf), cells, people, 0)
     parts = tables_of(people, cells, np.ones(64))._asdict()
     stated = door.stddevs(release)
     size = np.concatenate([((found[n] - parts[n]) / stated[n]).ravel() for n in parts])
