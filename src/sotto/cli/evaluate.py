@@ -224,7 +224,7 @@ def _refuse_unpaid(run: Path, identity: str, other_people: bool) -> None:
     if settings.ledger is not None:
         return
     if log is None:
-        if Path(teacher).is_dir() and teacher:
+        if teacher and Path(teacher).is_dir():
             _refuse_unpaid(Path(teacher), identity, other_people)
         elif teacher and "://" not in teacher and not other_people:
             raise RunError(

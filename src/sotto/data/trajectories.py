@@ -50,7 +50,7 @@ class ExpertLog(NamedTuple):
 
     def of(self, expert: int) -> "ExpertLog":
         """Returns the log of one expert alone, as views."""
-        first = int(self.steps[:expert].sum())
+        first = int(self.starts[expert])
         own = slice(first, first + int(self.steps[expert]))
         return ExpertLog(
             Transitions(*(array[own] for array in self.transitions)),

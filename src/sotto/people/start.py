@@ -46,8 +46,6 @@ def create(
 def _create(campaign: Campaign) -> None:
     """Makes the ledger and the database of a new campaign, with policy version 0."""
     plan, config, terms = CampaignPlan(campaign), campaign.config, campaign.settings.terms
-    ledger = create_ledger(config, campaign.ledger_place, campaign.settings.campaign_id)
-    give_budget(ledger, campaign.named_budget)
     if campaign.named_budget is not None:
         places = config.users_per_update * config.num_updates
         people = -(-places // config.participations)
@@ -58,6 +56,8 @@ def _create(campaign: Campaign) -> None:
                 f"of {delta:g} of the shared budget; use fewer updates or places, or create a "
                 f"budget with a delta of {1 / (10 * people):.1g} or less"
             )
+    ledger = create_ledger(config, campaign.ledger_place, campaign.settings.campaign_id)
+    give_budget(ledger, campaign.named_budget)
     if (ledger.joined or {"budget": None})["budget"] != campaign.settings.shared_budget:
         raise RunError("the settings of the campaign name another shared budget than the one given")
     # The stream is opened here, so that a budget that does not cover it is refused at once.

@@ -193,7 +193,7 @@ class Updater:
     def _release(self, closed: Closed, before: Published) -> None:
         """Charges, makes and publishes one release."""
         if self._campaign.certificate.exists():
-            marks.of_certificate(self._campaign.certificate)  # a damaged one stops it before that
+            marks.of_certificate(self._campaign.certificate)  # a damaged file costs no release
         state = self._plan.state(before)
         units = [
             self._plan.unit if one is None else unpacked(one, self._plan.unit)

@@ -88,7 +88,8 @@ class RowsOf(TeacherRows):
     """Teachers whose rows are computed by functions.
 
     Where a function raises an error, or returns another shape or type, its row is the uniform one,
-    which is charged as any: an error would tell what the teacher learnt, and would cost nothing.
+    which is charged as any: an error would tell what the teacher learnt, and would cost nothing. Of
+    errors MemoryError alone passes through, since it tells of the machine.
     To notice mistakes, each function is asked about the observation zero at the start.
 
     Args:

@@ -108,7 +108,8 @@ def not_interrupted(stored: Sequence[StreamStatement], asked: StreamStatement) -
         same = asked.model_copy(update={field: getattr(one, field) for field in only})
         return same_stream(one, same) and not same_stream(one, asked)
 
-    if any(differs(one, "noise_law", "noise_rounding", "sampler_delta") for one in stored):
+    drawing = ("noise_law", "noise_rounding", "sampler_delta")
+    if any(one.noise_law != asked.noise_law and differs(one, *drawing) for one in stored):
         return LedgerMismatch(
             f"{name} was opened by an earlier version, which drew its noise by another law than "
             "this one; what it released stays as it was certified, but it cannot go on: open a new "

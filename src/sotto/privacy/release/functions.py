@@ -299,10 +299,10 @@ class OpenFunctionRelease:
         Args:
             secret: the function on [0, 1]^d, which the owner keeps; it must never change. It is
                 asked at 0 before anything is charged. The sensitivity is that of its values, where
-                those that are not finite count as 0. It must have a value everywhere: at the first
-                point at which it raises an error, it answers for the last time, and that it does is
-                not protected. d is the sensitivity's; a point costs O(log n) in one dimension, and
-                O(n^2) in more.
+                those that are not finite count as 0. It must have a value everywhere. Where it
+                raises an error is not protected, so at the first one it answers no new point any
+                more, unless its file is opened again. d is the sensitivity's; a point costs
+                O(log n) in one dimension, and O(n^2) in more.
             actions: number of functions; each has its own path.
 
         Raises:
