@@ -83,7 +83,8 @@ def test_sums_of_factored_parts_are_stated_for_what_a_person_may_change(
     changed = [microbatch or SLOTS]
     if participation == SAMPLED:
         changed = {None: [3, 1], 1: [1] * 4, 2: [2] * 2}[microbatch]
-    expected = factored.sum_rounding(changed, {"u": D * D}, grids(made, True), {"u": 1.0})
+    spacings = {"u": grids(made, True)["u"].spacing}
+    expected = factored.sum_rounding(changed, {"u": D * D}, spacings, {"u": 1.0})
     assert 0 < said.sum_rounding == expected
     assert said.dimensions == {"u": D * D}
 
@@ -91,7 +92,7 @@ def test_sums_of_factored_parts_are_stated_for_what_a_person_may_change(
 def test_rounding_of_correlated_noise_is_stated(make_ledgers: MakeLedgers) -> None:
     made = release(correlation=PREFIX, clip_norm=0.3)
     said = made.open(make_ledgers(), states(), UNITS).statement
-    fine = grids(made, False)["u"] / correlated.REFINEMENT
+    fine = grids(made, False)["u"].spacing / correlated.REFINEMENT
     ratio = 3.0 * 0.3 * correlated.sensitivity(PREFIX, Once(), HORIZON) / fine
     expected = correlated.rounding(PREFIX, HORIZON, {"u": D}, {"u": ratio}, 3.0)
     assert said.noise_rounding == pytest.approx(expected, rel=1e-12)
@@ -124,7 +125,7 @@ def test_grids_are_as_fine_as_sums_and_noise_of_32_bits_allow(
         largest = correlated.NoiseSequence(correlation, HORIZON).largest * scale
         more = 1.05 if has_factored or correlation == PREFIX else 1.0
         needed = more * max(SLOTS * clip, largest)
-        assert 2**29 < needed / grids(made, has_factored)["u"] <= 2**30
+        assert 2**29 < needed / grids(made, has_factored)["u"].spacing <= 2**30
 
 
 def test_what_a_pool_must_keep_is_assumed_only_with_a_pool(make_ledgers: MakeLedgers) -> None:

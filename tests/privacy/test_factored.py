@@ -198,7 +198,8 @@ def test_what_is_not_finite_or_too_long_is_zero_and_leaves_other_parts_alone() -
 def total(part: Any, clip: float, grid: float, present: np.ndarray) -> np.ndarray:
     """The integer sum of a batch, as the door makes it, as one vector."""
     sums = jax.jit(lambda p, here: factored.sum_batch(p, clip, grid, here))(part, present)
-    return np.concatenate([np.ravel(sums["weights"]), np.ravel(sums["bias"])]).astype(np.float64)
+    (weights,), (bias,) = sums["weights"], sums["bias"]
+    return np.concatenate([np.ravel(weights), np.ravel(bias)]).astype(np.float64)
 
 
 def hostile_batch(people: int, rows: int, columns: int, seed: int) -> dict[str, Any]:
@@ -350,7 +351,7 @@ def test_sums_differ_by_no_more_than_the_bound_where_a_draw_moves_others(
     )
     nobody = (np.zeros((slots, side), np.float32),) * 2
     stream = made.open(make_ledgers(), jnp.zeros((1, 1)), nobody, chunk=1)
-    grid, rounding = stream._grids["u"], stream.statement.sum_rounding
+    grid, rounding = stream._grids["u"].spacing, stream.statement.sum_rounding
     left, right = (one.copy() for one in nobody)
     # Two such people make 0.6 spacings together, which one batch rounds up and two round down.
     for person in range(1, slots):
@@ -365,7 +366,7 @@ def test_sums_differ_by_no_more_than_the_bound_where_a_draw_moves_others(
         places[: len(drawn)] = drawn
         units = (jnp.asarray(left), jnp.asarray(right))
         state, key = jnp.zeros(1), jax.random.key(0)
-        (found,) = stream._sum_sampled((state,), key, jnp.asarray(places), units)["u"]
+        ((found,),) = stream._sum_sampled((state,), key, jnp.asarray(places), units)["u"]
         return np.asarray(found, np.float64) * grid
 
     everybody = np.arange(slots)

@@ -231,9 +231,17 @@ def test_an_absent_slot_counts_as_zero_whatever_is_in_it() -> None:
     np.testing.assert_array_equal(gaussian.masked_sum(values, jnp.zeros(3, dtype=bool)), [0, 0])
 
 
+def whole(words: np.ndarray, grid: gaussian.Grid) -> np.ndarray:
+    """Returns the integers of these words."""
+    assert len(words) == grid.words
+    places = 2 ** (grid.bits * np.arange(grid.words - 1, -1, -1))
+    return np.tensordot(places, words.astype(np.int64), 1)
+
+
+@pytest.mark.parametrize("words", [1, 2, 3])
 @pytest.mark.parametrize("clipping", ["separate", "joint"])
 def test_people_are_added_up_exactly_one_by_one_and_all_at_once(
-    clipping: str, monkeypatch: pytest.MonkeyPatch
+    clipping: str, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(3)
     parts = {
@@ -244,17 +252,24 @@ def test_people_are_added_up_exactly_one_by_one_and_all_at_once(
     parts["policy"]["w"][1, 2, 3] = np.nan
     parts["critic"][4, 0] = np.inf
     clip_norms = {"policy": 2.0, "critic": 0.3}
-    grids = {name: gaussian.grid_size(clip, 6, 1.0) for name, clip in clip_norms.items()}
+    spacings = {name: gaussian.grid_size(clip, 6, 1.0) for name, clip in clip_norms.items()}
+    grids = {name: gaussian.Grid(one, words, 7) for name, one in spacings.items()}
+    monkeypatch.setattr(gaussian, "_TOGETHER", 4)
     present = np.array([True, True, False, True, True, True])
 
     def total() -> dict[str, np.ndarray]:
         program = jax.jit(lambda p, h: gaussian.sum_people(p, clip_norms, clipping, grids, h))
-        everybody = {name: np.asarray(x) for name, x in program(parts, present).items()}
-        alone = [program(parts, present & (np.arange(6) == person)) for person in range(6)]
+
+        def found(present: np.ndarray) -> dict[str, np.ndarray]:
+            sums = program(parts, present)
+            return {name: whole(np.asarray(x), grids[name]) for name, x in sums.items()}
+
+        everybody = found(present)
+        alone = [found(present & (np.arange(6) == person)) for person in range(6)]
         for name, x in everybody.items():  # one person moves the sum by their own integers alone
             own = np.stack([np.asarray(one[name]) for one in alone])
             np.testing.assert_array_equal(x, own.sum(axis=0))
-            assert worst_excess({name: own}, clip_norms, grids) <= 1
+            assert worst_excess({name: own}, clip_norms, spacings) <= 1
         return everybody
 
     together = total()
@@ -267,10 +282,10 @@ def test_people_are_added_up_exactly_one_by_one_and_all_at_once(
         "policy": np.concatenate([parts["policy"]["b"], parts["policy"]["w"].reshape(6, -1)], 1),
         "critic": parts["critic"],
     }
-    rows = on_grid(vectors, clip_norms, grids, clipping)
+    rows = on_grid(vectors, clip_norms, spacings, clipping)
     for name, expected in rows.items():
         # Norms may be added up in another order, and so differ in their last bits.
-        last_bits = 1e-6 * clip_norms[name] / grids[name]
+        last_bits = 1e-6 * clip_norms[name] / spacings[name]
         for found in (together[name], one_by_one[name]):
             np.testing.assert_allclose(found, expected[present].sum(axis=0), atol=last_bits)
 
@@ -292,6 +307,61 @@ def test_sum_and_noise_never_overflow_at_the_extremes(contributors: int, scale: 
     assert -contributors * one + int(noise[1]) >= -(2**31)
     # The grid is not coarser than that needs.
     assert max(contributors * one, int(noise[0])) > 2**28
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
+@pytest.mark.parametrize("contributors", [2**14 + 1, 10**5, 2**17, 10**6, 10**7, 2**28])
+def test_words_never_overflow_at_the_extremes(contributors: int, scale: float) -> None:
+    clip_norm, largest = 0.1, MAGNITUDE * scale
+    grid = gaussian.grid_of(clip_norm, contributors, largest)
+    assert math.log2(grid.spacing).is_integer()
+    one = 64 * math.floor(clip_norm / grid.spacing)  # the sum of as many people
+    noise = math.ceil(largest / grid.spacing)
+    assert 2**28 < max(one, noise) <= 2**30
+    if grid.words == 1:  # the noise alone asks for so coarse a grid
+        assert contributors * clip_norm <= grid.spacing * 2**30
+        return
+    size = 2**grid.bits
+    for integer in (one, -one, -1):  # -1 has all its bits set
+        high, *lower = (int(x) for x in gaussian.words_of(jnp.int32(integer), grid))
+        assert whole(np.array([[high], *([x] for x in lower)]), grid) == integer
+        assert all(0 <= word < size for word in lower)
+        for carried in (noise, -noise):
+            for word in reversed(lower):
+                assert -(2**31) <= contributors * word + carried < 2**31
+                carried = (contributors * word + carried) // size
+            assert -(2**31) <= contributors * high + carried < 2**31
+
+
+def test_sums_of_a_million_people_keep_what_each_of_them_adds() -> None:
+    """In one word the grid has 1,024 steps in a clip norm, and 0.0004 of it counted as nothing."""
+    people, mean = 2**20, np.array([4e-4, -4e-4, 0.3])
+    grid = gaussian.grid_of(1.0, people, MAGNITUDE)
+    assert (grid.words, grid.bits) == (4, 10)
+    assert gaussian.grid_size(1.0, people, MAGNITUDE) == 2.0**-10
+    one = gaussian.to_grid(jnp.asarray(mean, jnp.float32), 1.0, grid.spacing)
+    total = gaussian.words_of(64 * one, grid) * (people // 64)
+    found = gaussian.noisy(total, jnp.zeros(3, jnp.int32), grid, float(people))
+    np.testing.assert_allclose(found, mean, atol=grid.spacing)
+    assert grid.spacing == 2.0**-24
+
+
+def test_a_release_depends_on_the_sum_with_its_noise_alone() -> None:
+    """However the sum is divided between words and noise: otherwise low-order bits would tell."""
+    grid, rng = gaussian.Grid(2.0**-20, 2, 9), np.random.default_rng(0)
+    noisy = jax.jit(lambda words, noise: gaussian.noisy(words, noise, grid, 3.0))
+    sums = rng.integers(-(2**37), 2**37, 1000)
+    expected = sums * 2.0**-20 / 3
+    released = []
+    for _ in range(10):
+        noise = rng.integers(-(2**29), 2**29, 1000)
+        low = rng.integers(0, 2**20, 1000) * 512 + (sums - noise) % 512  # of many people
+        high = (sums - noise - low) // 512
+        assert np.array_equal(high * 512 + low + noise, sums)
+        words = jnp.asarray(np.stack([high, low]), jnp.int32)
+        released.append(np.asarray(noisy(words, jnp.asarray(noise, jnp.int32))))
+        np.testing.assert_allclose(released[-1], expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(released[-1], released[0])
 
 
 def test_the_margin_covers_the_worst_order_of_summation() -> None:

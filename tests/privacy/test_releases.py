@@ -80,6 +80,19 @@ def test_a_release_is_the_noisy_sum_over_the_public_divisor(make_ledgers: MakeLe
     np.testing.assert_array_equal(seen["seen"], data)
 
 
+@pytest.mark.parametrize("microbatch", [None, 700])
+def test_many_people_lose_nothing_to_the_grid(
+    make_ledgers: MakeLedgers, microbatch: int | None
+) -> None:
+    """Sums in one word would take 8 per cent of the small numbers, each rounded towards zero."""
+    people = 20_000
+    data = np.broadcast_to(np.float32([1e-4, -1e-4, 0.5]), (1, 1, people, D))
+    made = release(horizon=1, slots=people, divisor=float(people), microbatch=microbatch)
+    stream = made.open(make_ledgers(), states(), UNITS[0][None].repeat(people, 0), noise_seed=0)
+    _, log, _ = stream.run(states(), keys(), newcomers(releases=1, slots=people), data)
+    np.testing.assert_allclose(log["u"][0, 0], data[0, 0, 0], rtol=1e-3)
+
+
 def test_long_contributions_are_clipped_and_poison_is_zero(make_ledgers: MakeLedgers) -> None:
     data = np.zeros((1, 1, SLOTS, D), dtype=np.float32)
     data[0, 0, :, 0] = [1e6, np.nan, np.inf, -0.25]

@@ -110,7 +110,7 @@ def truncations(release: Release) -> dict[str, float]:
 
     Each contribution is rounded towards zero, by less than the spacing of the grid.
     """
-    return {name: release.slots * one for name, one in grids(release, False).items()}
+    return {name: release.slots * one.spacing for name, one in grids(release, False).items()}
 
 
 def require_enough(

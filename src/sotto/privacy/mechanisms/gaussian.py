@@ -14,23 +14,67 @@ Guarantee:
     draws round(noise). The proof is Theorem 1 of docs/privacy.md, section 2.
 """
 
+import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
 _LIMIT = 2**30
-"""Bound on the sum, and on the noise, so that int32 never overflows."""
+"""Bound on each word of a sum, and on the noise, so that int32 never overflows."""
+_FEW = 2**14
+"""Most people whose sum is one word: each has an integer of 15 bits or more."""
+_TOGETHER = 2**6
+"""People of many who are summed in one word: each has an integer of 23 bits or more."""
 _LONGEST = 2**23 - 32
 """Most numbers of one contribution, so that float32 bounds its norm within a third."""
 _LONG = 2**14
 """Numbers of one contribution from which a CPU adds people up one after the other."""
 
 
+class Grid(NamedTuple):
+    """The public grid of one part.
+
+    With many people a sum that fits in one int32 needs a coarse grid, on which each contribution
+    loses much. So few people are summed in one int32, and the bits of such sums are divided among
+    several words that are summed apart.
+    """
+
+    spacing: float
+    """Distance between neighbouring numbers, a power of two."""
+
+    words: int = 1
+    """Number of words of a sum, the highest first."""
+
+    bits: int = 0
+    """Number of bits in each word but the first, which has the rest and the sign."""
+
+
+def grid_of(clip_norm: float, contributors: int, largest_noise: float) -> Grid:
+    """Returns a part's public grid, on which sum and noise fit in int32.
+
+    Sums over few people are at most 2^30, and are divided into k words of b bits, k b > 30. Of n
+    people there are at most n such sums, and n 2^b <= 2^30. So in each word but the first they add
+    up to less than 2^30. In the first each is at most 2^(b - 1), also rounded down, and they add up
+    to at most 2^29.
+
+    Args:
+        clip_norm: bound on one contribution.
+        contributors: largest number of people who can take part in one release.
+        largest_noise: bound on the absolute value of the noise.
+    """
+    one_word = grid_size(clip_norm, contributors, largest_noise)
+    bits = 30 - (contributors - 1).bit_length()
+    if contributors <= _FEW or bits < 1:
+        return Grid(one_word)
+    spacing = grid_size(clip_norm, _TOGETHER, largest_noise)
+    return Grid(spacing, math.ceil(31 / bits), bits) if spacing < one_word else Grid(one_word)
+
+
 def grid_size(clip_norm: float, contributors: int, largest_noise: float) -> float:
-    """Returns the spacing of the public grid: a power of two, so that sum and noise fit in int32.
+    """Returns the spacing, a power of two, on which sum and noise fit in one int32 each.
 
     Args:
         clip_norm: bound on one contribution.
@@ -132,15 +176,47 @@ def clip_scale(squared: Float[Array, ""], margin: float) -> Float[Array, ""]:
 
 
 def to_grid(
-    scaled: Float[Array, "*batch d"], clip_norm: float, grid: float
+    scaled: Float[Array, "*batch d"], clip_norm: float, spacing: float
 ) -> Int32[Array, "*batch d"]:
-    """Rounds towards zero onto the grid, which never increases the norm."""
-    return jnp.trunc(scaled * (clip_norm / grid)).astype(jnp.int32)
+    """Rounds towards zero onto a grid, which never increases the norm."""
+    return jnp.trunc(scaled * (clip_norm / spacing)).astype(jnp.int32)
 
 
-def from_grid(total: Int32[Array, "..."], grid: float, divisor: float) -> Float[Array, "..."]:
+def from_grid(total: Int32[Array, "..."], spacing: float, divisor: float) -> Float[Array, "..."]:
     """Returns the released average in float32, which is post-processing."""
-    return total.astype(jnp.float32) * (grid / divisor)
+    return total.astype(jnp.float32) * (spacing / divisor)
+
+
+def words_of(whole: Int32[Array, "..."], grid: Grid) -> Int32[Array, "words ..."]:
+    """Returns integers as words, the highest first, that can be summed one by one."""
+    lower = [
+        (whole >> place * grid.bits) & (2**grid.bits - 1) for place in range(grid.words - 2, -1, -1)
+    ]
+    return jnp.stack([whole >> (grid.words - 1) * grid.bits, *lower])
+
+
+def noisy(
+    total: Int32[Array, "words ..."], noises: Int32[Array, "..."], grid: Grid, divisor: float
+) -> Float[Array, "..."]:
+    """Adds noise to a sum, and returns the released average in float32.
+
+    Noise is added to the lowest word, and what exceeds a word's bits is carried to the next. So all
+    words depend on the sum with its noise alone, and all after this is post-processing.
+
+    Args:
+        total: words of the sum.
+        noises: integers on the grid.
+        grid: of the part.
+        divisor: of the average.
+    """
+    spacing, carried = grid.spacing, noises
+    released: Array = jnp.float32(0.0)
+    for word in total[:0:-1]:
+        with_carry = word + carried
+        rest, carried = with_carry & (2**grid.bits - 1), with_carry >> grid.bits
+        released += from_grid(rest, spacing, divisor)
+        spacing *= 2.0**grid.bits
+    return released + from_grid(total[0] + carried, spacing, divisor)
 
 
 def masked_sum(values: Int32[Array, "k d"], present: Bool[Array, " k"]) -> Int32[Array, " d"]:
@@ -152,26 +228,58 @@ def sum_people(
     parts: dict[str, PyTree[Float[Array, "people ..."]]],
     clip_norms: dict[str, float],
     clipping: str,
-    grids: dict[str, float],
+    grids: dict[str, Grid],
     present: Bool[Array, " people"],
-) -> dict[str, Int32[Array, " _"]]:
-    """Returns the sums of everybody's clipped contributions, as integers on the grids.
-
-    A CPU takes long contributions one after the other, so that one person's stay in its cache. In
-    one thread this was up to 19 times as fast as a sum over the first axis of a matrix. Norms may
-    round differently in the two ways; `norm_margin` covers both, and both sums are exact.
+) -> dict[str, Int32[Array, "words _"]]:
+    """Returns the sums of everybody's clipped contributions, as words of integers on the grids.
 
     Args:
         parts: named pytrees of contributions, leaves with a leading axis of people.
         clip_norms: the clip norm of each part.
         clipping: "separate" or "joint".
-        grids: spacing of each part's grid.
+        grids: of each part.
         present: who is there; an absent person counts as zero.
+    """
+    spacings = {name: grid.spacing for name, grid in grids.items()}
+
+    def sums(start: Any, size: int) -> dict[str, Array]:
+        take = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size)
+        own, here = jax.tree.map(take, (parts, present))
+        few = _sum_few(own, clip_norms, clipping, spacings, here)
+        return {name: words_of(x, grids[name]) for name, x in few.items()}
+
+    def add(block: Any, totals: dict[str, Array]) -> dict[str, Array]:
+        more = sums(first + block * _TOGETHER, _TOGETHER)
+        return {name: totals[name] + more[name] for name in totals}
+
+    people = present.size
+    if people <= _TOGETHER or all(grid.words == 1 for grid in grids.values()):
+        return sums(0, people)
+    first = people % _TOGETHER or _TOGETHER
+    blocks = (people - first) // _TOGETHER
+    totals: dict[str, Array] = jax.lax.fori_loop(0, blocks, add, sums(0, first))
+    return totals
+
+
+def _sum_few(
+    parts: dict[str, PyTree[Float[Array, "people ..."]]],
+    clip_norms: dict[str, float],
+    clipping: str,
+    spacings: dict[str, float],
+    present: Bool[Array, " people"],
+) -> dict[str, Int32[Array, " _"]]:
+    """Returns the sums of people's clipped contributions where they fit in one word.
+
+    A CPU takes long contributions one after the other, so that one person's stay in its cache. In
+    one thread this was up to 19 times as fast as a sum over the first axis of a matrix. Norms may
+    round differently in the two ways; `norm_margin` covers both, and both sums are exact.
     """
 
     def whole(one: dict[str, Any]) -> dict[str, Array]:
         bounded = bound_contribution(one, clip_norms, clipping)
-        return {name: to_grid(bounded[name], clip_norms[name], grids[name]) for name in clip_norms}
+        return {
+            name: to_grid(bounded[name], clip, spacings[name]) for name, clip in clip_norms.items()
+        }
 
     def add(totals: dict[str, Array], row: tuple[dict[str, Any], Array]) -> tuple[Any, None]:
         one, here = row

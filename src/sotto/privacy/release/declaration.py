@@ -141,17 +141,21 @@ def noise_scales(release: ReleaseDeclaration) -> dict[str, float]:
     }
 
 
-def grids(release: ReleaseDeclaration, has_factored: bool) -> dict[str, float]:
-    """Returns the spacing of each part's public grid, with room for noise that covers rounding."""
+def grids(release: ReleaseDeclaration, has_factored: bool) -> dict[str, gaussian.Grid]:
+    """Returns each part's public grid, with room for noise that covers rounding.
+
+    Sums of factored parts are rounded once in a batch, and are one word.
+    """
     rounds = has_factored or release.correlation.kind == "prefix-sum"
     room = 1 + factored.LARGEST_ROUNDING if rounds else 1.0
     largest = correlated.NoiseSequence(release.correlation, release.horizon).largest
-    return {
-        name: gaussian.grid_size(
-            room * release.parts[name].clip_norm, release.slots, room * largest * scale
-        )
+    bounds = {
+        name: (room * release.parts[name].clip_norm, release.slots, room * largest * scale)
         for name, scale in noise_scales(release).items()
     }
+    if has_factored:
+        return {name: gaussian.Grid(gaussian.grid_size(*one)) for name, one in bounds.items()}
+    return {name: gaussian.grid_of(*one) for name, one in bounds.items()}
 
 
 def sampling_of(release: ReleaseDeclaration) -> Poisson | None:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Int, Int32, PyTree
 
 from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.correlated import NoiseSequence
+from sotto.privacy.mechanisms.gaussian import Grid
 from sotto.privacy.statements import Poisson
 
 _ALIGNMENT = 64
@@ -128,7 +129,7 @@ class Draws:
         sequence: NoiseSequence,
         dimensions: dict[str, int],
         scales: dict[str, float],
-        grids: dict[str, float],
+        grids: dict[str, Grid],
         *,
         runs: int,
         horizon: int,
@@ -183,7 +184,7 @@ class Draws:
         }
         stops = np.cumsum([0, *self._dimensions.values()])
         ratios = {
-            name: self._sequence.refinement * scale / self._grids[name]
+            name: self._sequence.refinement * scale / self._grids[name].spacing
             for name, scale in self._scales.items()
         }
         if self._sequence.correlation.kind == "independent":

@@ -87,7 +87,7 @@ def released_shapes(parts: PyTree[Any]) -> PyTree[jax.ShapeDtypeStruct]:
 def sum_rounding(
     batches: Sequence[int],
     dimensions: dict[str, int],
-    grids: dict[str, float],
+    spacings: dict[str, float],
     clip_norms: dict[str, float],
 ) -> float:
     """Returns the relative growth of the sensitivity by rounding in float32 sums.
@@ -103,14 +103,14 @@ def sum_rounding(
     Args:
         batches: most people in each matrix product whose value a person may change.
         dimensions: how many numbers each part releases.
-        grids, clip_norms: spacing of the grid and clip norm of each part.
+        spacings, clip_norms: of each part and its grid.
 
     Raises:
         ValueError: the bound is above 5 per cent.
     """
     product = sum(2 * b * b * _ROUNDOFF / (1 - min(0.5, b * _ROUNDOFF)) for b in batches)
     grid = len(batches) * math.sqrt(
-        sum(d * (grids[n] / clip_norms[n]) ** 2 for n, d in dimensions.items())
+        sum(d * (spacings[n] / clip_norms[n]) ** 2 for n, d in dimensions.items())
     )
     bound = 1.001 * (product + grid)
     if bound > LARGEST_ROUNDING:
@@ -161,28 +161,28 @@ def bound_contribution(
 def sum_batch(
     bounded: PyTree[Array | Factored],
     clip_norm: float,
-    grid: float,
+    spacing: float,
     present: Bool[Array, " people"],
-) -> PyTree[Int32[Array, "..."]]:
-    """Returns the sum over a batch, as integers on the grid; an absent person contributes zero.
+) -> PyTree[Int32[Array, "1 ..."]]:
+    """Returns the sum over a batch, as a word of integers on the grid; who is absent adds zero.
 
     Args:
         bounded: one part of `bound_contribution`, leaves with a leading axis of people.
         clip_norm: of the part.
-        grid: spacing of the part's grid.
+        spacing: of the part's grid.
         present: who is there.
     """
 
-    def total(leaf: Any) -> Int32[Array, "..."]:
+    def total(leaf: Any) -> Int32[Array, "1 ..."]:
         if not is_factored(leaf):
             flat = leaf.reshape(present.size, -1)
-            whole = gaussian.masked_sum(gaussian.to_grid(flat, clip_norm, grid), present)
-            return whole.reshape(leaf.shape[1:])
-        left = jnp.where(present[:, None], leaf.left * (clip_norm / grid), 0.0)
+            whole = gaussian.masked_sum(gaussian.to_grid(flat, clip_norm, spacing), present)
+            return whole.reshape(1, *leaf.shape[1:])
+        left = jnp.where(present[:, None], leaf.left * (clip_norm / spacing), 0.0)
         product = jax.lax.dot_general(
             left, leaf.right, (((0,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST
         )
-        return jnp.rint(product).astype(jnp.int32)
+        return jnp.rint(product).astype(jnp.int32)[None]
 
     return jax.tree.map(total, bounded, is_leaf=is_factored)
 

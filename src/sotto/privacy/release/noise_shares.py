@@ -222,7 +222,7 @@ class SharedRelease:
         released = {}
         for (name, one), sums in zip(self._parts, jnp.split(total, stops), strict=True):
             decode = functools.partial(
-                gaussian.from_grid, grid=one.grid, divisor=self.release.divisor
+                gaussian.from_grid, spacing=one.grid, divisor=self.release.divisor
             )
             released[name] = jax.tree.map(decode, unflatten(sums, self._traced.parts[name]))
         return self._traced.server(state, released)

@@ -289,14 +289,17 @@ class Release(ReleaseDeclaration):
             sizes = together.sizes(most_drawn(sampling, _MISSED))
             batches = [size // devices for size in sizes for _ in range(devices)]
         clip_norms = {name: part.clip_norm for name, part in self.parts.items()}
-        return factored.sum_rounding(batches, dimensions, grids(self, True), clip_norms)
+        spacings = {name: grid.spacing for name, grid in grids(self, True).items()}
+        return factored.sum_rounding(batches, dimensions, spacings, clip_norms)
 
     def _noise_rounding(
         self, traced: Traced, dimensions: dict[str, int], noise_multiplier: float
     ) -> float:
         """Returns the relative growth of the sensitivity by rounding correlated noise."""
-        spacing = grids(self, traced.has_factored)
-        ratios = {n: correlated.REFINEMENT * s / spacing[n] for n, s in noise_scales(self).items()}
+        own = grids(self, traced.has_factored)
+        ratios = {
+            n: correlated.REFINEMENT * s / own[n].spacing for n, s in noise_scales(self).items()
+        }
         return correlated.rounding(
             self.correlation, self.horizon, dimensions, ratios, noise_multiplier
         )

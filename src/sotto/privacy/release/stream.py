@@ -323,7 +323,7 @@ class Stream:
         if self._traced.has_factored:
             bounded = jax.vmap(lambda p: factored.bound_contribution(p, clip_norms, clipping))(own)
             totals = {
-                name: factored.sum_batch(bounded[name], clip, self._grids[name], present)
+                name: factored.sum_batch(bounded[name], clip, self._grids[name].spacing, present)
                 for name, clip in clip_norms.items()
             }
         else:
@@ -344,15 +344,14 @@ class Stream:
             if name not in noise_row:
                 released[name] = jax.tree.map(lambda x: x.astype(jnp.float32) / divisor, total)
                 continue
+            noisy = functools.partial(gaussian.noisy, grid=self._grids[name], divisor=divisor)
             # Parts without factors come as one vector, the others leaf by leaf.
-            shaped = total if self._traced.has_factored else unflatten(total, shapes)
-            released[name] = jax.tree.map(
-                functools.partial(self._noisy, name), shaped, unflatten(noise_row[name], shapes)
-            )
+            if self._traced.has_factored:
+                noises = unflatten(noise_row[name], shapes)
+                released[name] = jax.tree.map(noisy, total, noises)
+            else:
+                released[name] = unflatten(noisy(total, noise_row[name]), shapes)
         return released
-
-    def _noisy(self, name: str, total: Int32[Array, "..."], noises: Int32[Array, "..."]) -> Array:
-        return gaussian.from_grid(total + noises, self._grids[name], self._release.divisor)
 
 
 def unflatten(flat: Array, shapes: Any) -> Any:
