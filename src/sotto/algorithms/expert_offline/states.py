@@ -1,15 +1,15 @@
 """The sources, states and policies of a training from private experts."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from sotto.algorithms.expert_offline import dp_sgd
 from sotto.algorithms.expert_offline.clones import CloneConfig, Clones, ballot_weights
@@ -23,11 +23,12 @@ from sotto.data.trajectories import ExpertLog, Transitions
 from sotto.keys import keys_of, new_key
 from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.gymnasium import bridge
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.evaluation import returns_in_jax
 from sotto.rl.networks import Policy
 from sotto.rl.policy_files import as_policy, read
-from sotto.rl.world import GymnasiumWorld
 from sotto.trees import at
 
 INITIAL, GATHERING, LEARNING = range(3)
@@ -148,9 +149,7 @@ def initial_states(config: ExpertOfflineConfig, seeds: Sequence[int]) -> State:
         config: completed settings.
         seeds: seeds, one for each run.
     """
-    states: State = jax.jit(jax.vmap(functools.partial(_initial_state, config)))(
-        keys_of(seeds, INITIAL)
-    )
+    states: State = jax.jit(jax.vmap(partial(_initial_state, config)))(keys_of(seeds, INITIAL))
     return states
 
 
@@ -230,32 +229,11 @@ def evaluate(
     if is_native(env_id):
         env = replace(make(env_id), max_episode_steps=cap)
         return np.asarray(returns_in_jax(env, policy, key, episodes, greedy))
-    runs = jax.tree.leaves(policy)[0].shape[0]
-    rows = [at(policy, run) for run in range(runs)]
-    return np.stack([_evaluate_gymnasium(env_id, cap, one, key, episodes, greedy) for one in rows])
-
-
-def _evaluate_gymnasium(
-    env_id: str, cap: int, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
-) -> Float[np.ndarray, " episodes"]:
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
-    returns = np.zeros(episodes, np.float64)
-    with GymnasiumWorld(env_id, seed, cap) as world:
-        observations = world.reset(episodes)
-        for step in range(cap):
-            chosen = _act(policy, observations, jax.random.fold_in(key, step), greedy)
-            observations, rewards, ended = world.step(np.asarray(chosen))
-            returns += rewards
-            if ended.all():
-                break
-    return returns
-
-
-@functools.partial(jax.jit, static_argnums=3)
-def _act(
-    policy: Policy, observations: Float[Array, "n obs"], key: PRNGKeyArray, greedy: bool
-) -> Int[Array, " n"]:
-    distribution = policy(observations)
-    drawn = policy.noise(key, observations.shape[:1])
-    actions: Int[Array, " n"] = distribution.mode() if greedy else distribution.sample(drawn)
-    return actions.astype(jnp.int32)
+    drawn = np.random.SeedSequence(seed).spawn(episodes)
+    seeds = [int(one.generate_state(1)[0]) for one in drawn]
+    act = bridge.greedy if greedy else bridge.sampled
+    with GymnasiumUsers(env_id, episodes, max_episode_steps=cap) as users:
+        runs = range(jax.tree.leaves(policy)[0].shape[0])
+        played = [users.returns(partial(act, at(policy, run)), key, seeds, cap) for run in runs]
+    return np.stack([returns for returns, _, _ in played])
