@@ -14,7 +14,7 @@ from scipy import stats
 from sotto.privacy.audits import leaks
 from sotto.privacy.audits.audit import AuditResult, audit
 from sotto.privacy.audits.leaks import CATALOGUE, DELTA, Leak, LeakReport, functional, run_catalogue
-from sotto.privacy.audits.leaks.critic import _trials as critic_trials
+from sotto.privacy.audits.leaks.critic import _TRAINING as CRITIC_TRAINING
 from sotto.privacy.audits.leaks.noise import float32_normal_values
 
 SAMPLES = 16_000
@@ -55,7 +55,7 @@ def test_claims_are_those_of_the_theory_notes() -> None:
 
 
 def test_door_does_not_certify_the_non_private_critic() -> None:
-    assert critic_trials(private_critic=False).certified_epsilon(DELTA) == math.inf
+    assert CRITIC_TRAINING.trials(private=False).certified_epsilon(DELTA) == math.inf
 
 
 def test_unknown_leak_is_refused_with_the_names_there_are() -> None:

@@ -1,17 +1,20 @@
 """The entries of the leak catalogue, and functions that audit them."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Int
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import AuditResult, Mechanism, ReleaseTrials, audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Part
+from sotto.privacy.statements import Gap, Part
 from sotto.privacy.units import Adjacency, Unit
 
 DELTA = 1e-5
@@ -116,3 +119,62 @@ def updates(
 
 def _add(state: Any, released: Any) -> tuple[Any, Any]:
     return state + released["update"], released["update"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that computes a statistic beside the noisy updates of its policy.
+
+    Attributes:
+        gap: gap of the leaky variant, in which the statistic has no noise.
+        local: as in `Release`, with the parts "policy" and "statistic".
+        server: as in `Release`.
+        state: the public state before the first release.
+        inputs: people and their data in `releases` releases, with the person under test or without.
+        releases: number of releases.
+        clip_norm: clip norm of the statistic in the sound variant.
+        observe: what the adversary sees of the server's log; by default all of it.
+        clipping: how policy and statistic are clipped in the sound variant.
+    """
+
+    gap: Gap
+    local: Callable[[Any, Any, Array], tuple[Any, Any]]
+    server: Callable[[Any, Any], tuple[Any, Any]]
+    state: dict[str, Any]
+    inputs: Callable[[bool], tuple[Any, Any]]
+    releases: int
+    clip_norm: float
+    observe: Callable[[Any], np.ndarray] = np.asarray
+    clipping: Literal["separate", "joint"] = "separate"
+
+    def trials(self, private: bool) -> ReleaseTrials:
+        """Returns trials whose statistic is a part of the release, or has no noise."""
+        apart = private and self.clipping == "separate"  # two parts then share the budget
+        z = Z * math.sqrt(2) if apart else Z
+        policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=z)}
+        statistic = {"statistic": Part(clip_norm=self.clip_norm, noise_multiplier=z)}
+        release = Release(
+            name=f"policy and {self.gap.name}",
+            local=self.local,
+            server=self.server,
+            unit=PERSON,
+            parts=policy | statistic if private else policy,
+            unprotected={} if private else {"statistic": self.gap},
+            clipping=self.clipping,
+            slots=USERS,
+            divisor=USERS,
+            horizon=self.releases,
+            population="simulated",
+        )
+        state = jax.tree.map(lambda one: jnp.asarray(one, jnp.float32), self.state)
+        return ReleaseTrials(release, state, self.inputs, self.observe)
+
+    def leak(self, name: str, **sentences: str) -> Leak:
+        """Returns the entry of the catalogue, with its claim, why it is false, and the remedy."""
+        return Leak(
+            name=name,
+            claimed_epsilon=CLAIMED,
+            leaky=against(CLAIMED, self.trials(private=False)),
+            sound=against_certificate(self.trials(private=True)),
+            **sentences,
+        )

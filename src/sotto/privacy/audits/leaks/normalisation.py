@@ -5,7 +5,6 @@ the effect of one person. PPO normalises advantages over a minibatch (`norm_adv`
 trainings from human feedback whiten them (`masked_whiten` of TRL). Both are the same leak.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -16,18 +15,16 @@ from jaxtyping import Array, Float
 from sotto.privacy.audits.audit import ReleaseTrials
 from sotto.privacy.audits.leaks.leak import (
     CLAIMED,
-    PERSON,
     SMALL_CLIP,
     USERS,
     Leak,
-    Z,
+    Training,
     against,
     against_certificate,
     enrolled,
     updates,
 )
-from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Gap, Part
+from sotto.privacy.statements import Gap
 
 # --- running statistics of observations ----------------------------------------------------------
 
@@ -47,12 +44,12 @@ def _observation_local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
     gradient = 100 * (action - probability) * seen * (jnp.clip(reward, 0, 1) - 0.5)
     return {
         "policy": jnp.clip(gradient, -SMALL_CLIP, SMALL_CLIP),
-        "statistics": jnp.stack([deviation, deviation**2 - state["variance"]]),
+        "statistic": jnp.stack([deviation, deviation**2 - state["variance"]]),
     }, ()
 
 
 def _observation_server(state: Any, released: Any) -> tuple[Any, Any]:
-    mean_step, variance_step = _OBS_RATE * released["statistics"]
+    mean_step, variance_step = _OBS_RATE * released["statistic"]
     return {
         "theta": state["theta"] + released["policy"],
         "mean": state["mean"] + mean_step,
@@ -70,35 +67,20 @@ def _with_squares(increments: Float[np.ndarray, "samples n"]) -> Float[np.ndarra
     return np.concatenate([scaled, scaled**2], axis=1)
 
 
-def _observation_trials(private_statistics: bool) -> ReleaseTrials:
-    z = Z * math.sqrt(2) if private_statistics else Z  # two parts share the budget
-    policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=z)}
-    statistics = {"statistics": Part(clip_norm=5.0, noise_multiplier=z)}
-    gap = Gap(name="observation normaliser", why="its statistics have no noise")
-    release = Release(
-        name="policy and observation statistics",
-        local=_observation_local,
-        server=_observation_server,
-        unit=PERSON,
-        parts=policy | statistics if private_statistics else policy,
-        unprotected={} if private_statistics else {"statistics": gap},
-        slots=USERS,
-        divisor=USERS,
-        horizon=_OBS_RELEASES,
-        population="simulated",
-    )
-    state = {"theta": jnp.float32(2.0), "mean": jnp.float32(0.0), "variance": jnp.float32(1.0)}
-    return ReleaseTrials(release, state, _observation_inputs, _with_squares)
-
-
-OBSERVATION_NORMALISER = Leak(
-    name="observation-normaliser",
+OBSERVATION_NORMALISER = Training(
+    gap=Gap(name="observation normaliser", why="its statistics have no noise"),
+    local=_observation_local,
+    server=_observation_server,
+    state={"theta": 2.0, "mean": 0.0, "variance": 1.0},
+    inputs=_observation_inputs,
+    releases=_OBS_RELEASES,
+    clip_norm=5.0,
+    observe=_with_squares,
+).leak(
+    "observation-normaliser",
     claim="Running statistics of observations are preprocessing and need no noise.",
     why="One outlier rescales all later inputs of all people.",
     remedy="the statistics are a part of the same release, or public ranges replace them",
-    claimed_epsilon=CLAIMED,
-    leaky=against(CLAIMED, _observation_trials(private_statistics=False)),
-    sound=against_certificate(_observation_trials(private_statistics=True)),
 )
 
 # --- advantages normalised over a batch of people ------------------------------------------------

@@ -8,9 +8,7 @@ others or is visible itself. In the sound variants it is a part of the same rele
 Whitening of advantages is `ADVANTAGE_NORMALISATION`, and the n best are in `best_of_n`.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,20 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from sotto.privacy.audits.audit import ReleaseTrials
-from sotto.privacy.audits.leaks.leak import (
-    CLAIMED,
-    PERSON,
-    SMALL_CLIP,
-    USERS,
-    Leak,
-    Z,
-    against,
-    against_certificate,
-    enrolled,
-)
-from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Gap, Part
+from sotto.privacy.audits.leaks.leak import Training, enrolled
+from sotto.privacy.statements import Gap
 
 _RELEASES = 3
 
@@ -88,71 +74,40 @@ def _updated(state: dict[str, Array], update: Array, **others: Array) -> dict[st
 # --- a statistic beside the update ---------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Training:
-    """A training whose `local` returns a policy update and a statistic.
+def _training(
+    gap: Gap,
+    local: Callable[[Any, Any, Array], tuple[Any, Any]],
+    server: Callable[[Any, Any], tuple[Any, Any]],
+    state: dict[str, Any],
+    clip_norm: float = 1.0,
+    *,
+    score: float,
+    others: float = 0.5,
+    spread: float = 0.1,
+    prompt: int = 0,
+) -> Training:
+    """Returns a training of the small language model, all of whose log an adversary sees.
 
-    Attributes:
-        local: as in `Release`, with the parts "policy" and "statistic".
-        server: as in `Release`; its log is what an adversary sees.
+    Args:
+        gap, local, server, clip_norm: as in `Training`.
         state: first public state, beside the model and the reference model.
-        clip_norm: clip norm of the statistic in the sound variant.
-        gap: gap of the leaky variant.
-        prompt: prompt of the person under test; all others give prompt 0.
         score: score that the person under test gives.
         others: mean of the scores of others.
         spread: standard deviation of scores.
+        prompt: prompt of the person under test; all others give prompt 0.
     """
 
-    local: Callable[[Any, Any, Array], tuple[Any, Any]]
-    server: Callable[[Any, Any], tuple[Any, Any]]
-    state: dict[str, Any]
-    clip_norm: float
-    gap: Gap
-    score: float
-    others: float
-    spread: float
-    prompt: int = 0
-
-    def people(self, present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def people(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Returns people who take part once; the first of the first release may be absent."""
         tested = enrolled(True, releases=_RELEASES) == 0
         return enrolled(present, releases=_RELEASES), {
-            "prompt": np.where(tested, self.prompt, 0),
-            "score": np.where(tested, self.score, self.others).astype(np.float32),
-            "spread": np.full(tested.shape, self.spread, np.float32),
+            "prompt": np.where(tested, prompt, 0),
+            "score": np.where(tested, score, others).astype(np.float32),
+            "spread": np.full(tested.shape, spread, np.float32),
         }
 
-    def trials(self, private: bool) -> ReleaseTrials:
-        """Returns trials whose statistic is a part of the release, or has no noise."""
-        z = Z * math.sqrt(2) if private else Z  # two parts share the budget
-        policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=z)}
-        statistic = {"statistic": Part(clip_norm=self.clip_norm, noise_multiplier=z)}
-        release = Release(
-            name=f"policy and {self.gap.name}",
-            local=self.local,
-            server=self.server,
-            unit=PERSON,
-            parts=policy | statistic if private else policy,
-            unprotected={} if private else {"statistic": self.gap},
-            slots=USERS,
-            divisor=USERS,
-            horizon=_RELEASES,
-            population="simulated",
-        )
-        state = {"logits": MODEL, "reference": _REFERENCE} | self.state
-        state = {name: jnp.asarray(value, jnp.float32) for name, value in state.items()}
-        return ReleaseTrials(release, state, self.people, _everything)
-
-    def leak(self, name: str, **sentences: str) -> Leak:
-        """Returns the entry of the catalogue, with its claim, why it is false, and the remedy."""
-        return Leak(
-            name=name,
-            claimed_epsilon=CLAIMED,
-            leaky=against(CLAIMED, self.trials(private=False)),
-            sound=against_certificate(self.trials(private=True)),
-            **sentences,
-        )
+    first = {"logits": MODEL, "reference": _REFERENCE} | state
+    return Training(gap, local, server, first, people, _RELEASES, clip_norm, _everything)
 
 
 def _everything(log: Any) -> Float[np.ndarray, "samples d"]:
@@ -182,14 +137,13 @@ def _value_server(state: Any, released: Any) -> tuple[Any, Any]:
     return _updated(state, released["policy"], value=value), released["policy"]
 
 
-_VALUE_HEAD = _Training(
+_VALUE_HEAD = _training(
     local=_value_local,
     server=_value_server,
     state={"value": np.full(TOKENS, 0.5)},
     clip_norm=_VALUE_RATE,
     gap=Gap(name="value head", why="it is fitted to everybody's scores without noise"),
     score=1.0,
-    others=0.5,
     spread=0.005,
 )
 
@@ -235,15 +189,12 @@ def _kl_server(state: Any, released: Any) -> tuple[Any, Any]:
     return after, (released["policy"], error)
 
 
-_KL_COEFFICIENT = _Training(
+_KL_COEFFICIENT = _training(
     local=_kl_local,
     server=_kl_server,
     state={"coefficient": 0.1},
-    clip_norm=1.0,
     gap=Gap(name="KL coefficient", why="it follows the mean KL of all people without noise"),
     score=0.5,
-    others=0.5,
-    spread=0.1,
     prompt=2,
 )
 
@@ -286,15 +237,12 @@ def _reward_server(state: Any, released: Any) -> tuple[Any, Any]:
     return after, released["policy"]
 
 
-_REWARD_NORMALISER = _Training(
+_REWARD_NORMALISER = _training(
     local=_reward_local,
     server=_reward_server,
     state={"mean": 0.0, "variance": 1.0, "batches": 1.0},
-    clip_norm=1.0,
     gap=Gap(name="reward normaliser", why="its moments have no noise"),
     score=100.0,
-    others=0.5,
-    spread=0.1,
 )
 
 REWARD_NORMALISER = _REWARD_NORMALISER.leak(
@@ -328,14 +276,12 @@ def _stop_server(state: Any, released: Any) -> tuple[Any, Any]:
     return _updated(state, update, goes_on=still), (update, still)
 
 
-_EARLY_STOPPING = _Training(
+_EARLY_STOPPING = _training(
     local=_stop_local,
     server=_stop_server,
     state={"goes_on": 1.0},
-    clip_norm=1.0,
     gap=Gap(name="early stopping", why="it compares the mean score with a goal without noise"),
     score=1.0,
-    others=0.5,
     spread=0.05,
 )
 
