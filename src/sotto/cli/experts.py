@@ -1,6 +1,5 @@
 """`sotto experts`: trains a population of experts, logs their episodes and plots their returns."""
 
-import json as json_module
 import os
 import time
 from pathlib import Path
@@ -156,15 +155,12 @@ def histogram(path: RunPath, /, out: Path | None = None, json: Json = False) -> 
         out: Folder for figure and data; the folder of the experts by default.
     """
     require("pyarrow")
-    from sotto.experiments.sharma2024 import populations as expert_figures
+    from sotto.experiments.sharma2024.populations import make_histogram
 
     population = populations.load(path)
     folder = out or path
     folder.mkdir(parents=True, exist_ok=True)
-    summary = expert_figures.summary(population)
-    expert_figures.histogram(folder / "histogram.png", population)
-    expert_figures.write_table(folder / "histogram.parquet", population)
-    (folder / "histogram.json").write_text(json_module.dumps(summary, indent=1) + "\n")
+    summary = make_histogram(folder / "histogram", population)
     if json:
         print_json(summary)
     else:

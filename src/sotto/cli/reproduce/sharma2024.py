@@ -84,7 +84,10 @@ def sharma(
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
     if figure == "fig2":
-        summary = _histogram(stem, experts)
+        from sotto.algorithms.experts.population import load
+        from sotto.experiments.sharma2024.populations import make_histogram
+
+        summary = make_histogram(stem, load(experts))
     else:
         from sotto.algorithms.expert_offline.sources import read_sources
         from sotto.experiments.sharma2024.figures import choices, make_figure
@@ -129,16 +132,3 @@ def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool,
         )
     say("Logging the experts, which takes some minutes.")
     populations.write_log(experts, dataset, floor=_FLOOR, episodes=_TRAJECTORIES, seed=1, say=say)
-
-
-def _histogram(stem: Path, experts: Path) -> dict[str, Any]:
-    from sotto.algorithms.experts import population as populations
-    from sotto.experiments.figure_files import write_json
-    from sotto.experiments.sharma2024 import populations as expert_figures
-
-    population = populations.load(experts)
-    expert_figures.histogram(stem.with_suffix(".png"), population)
-    expert_figures.write_table(stem.with_suffix(".parquet"), population)
-    summary = expert_figures.summary(population)
-    write_json(stem.with_suffix(".json"), summary)
-    return summary

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.kickstarting.teachers import Ensemble
@@ -23,7 +22,7 @@ from sotto.experiments import plots
 from sotto.experiments.engine import Arm, Result, ResultFolder, Say, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import figures, training
-from sotto.experiments.gohari2021.arms import DELTA, FigureLearner, ppo_config
+from sotto.experiments.gohari2021.arms import DELTA, FigureLearner, settings
 from sotto.experiments.statistics import (
     BAND,
     REACHED,
@@ -81,16 +80,6 @@ def points(epsilons: tuple[float, ...]) -> list[Point]:
     return [Point(mechanism, epsilon) for mechanism in MECHANISMS for epsilon in epsilons]
 
 
-def shard_config(env_id: NativeName, scale: float) -> PPOConfig:
-    """Returns settings of PPO for a small teacher."""
-    return replace(ppo_config(env_id, scale), hidden=(64, 64))
-
-
-def plain_config(env_id: NativeName, scale: float) -> PPOConfig:
-    """Returns settings of PPO for a student without a teacher."""
-    return replace(ppo_config(env_id, scale), hidden=(32, 32))
-
-
 def student_config(env_id: NativeName, scale: float, point: Point | None) -> KickstartConfig:
     """Returns settings of a student of the mean policy, which asks few questions, and early.
 
@@ -103,7 +92,7 @@ def student_config(env_id: NativeName, scale: float, point: Point | None) -> Kic
         scale: factor of the number of environment steps.
         point: mechanism and epsilon; None for exact answers, which protect nobody.
     """
-    chosen: dict[str, Any] = asdict(plain_config(env_id, scale)) | {
+    chosen: dict[str, Any] = asdict(settings(env_id, PLAIN, scale)) | {
         "teacher": "mean of small teachers",
         "queries_per_update": _PER_UPDATE,
         "kickstart_weight": 5.0,
@@ -162,7 +151,7 @@ class Tradeoff:
 
     def shards(self) -> tuple[Arm, ...]:
         """Returns arms of the small teachers, up to 50 in each."""
-        config = shard_config(self.env_id, self.scale)
+        config = settings(self.env_id, SHARD, self.scale)
         last = SHARD_SEED + self.teachers
         blocks = [
             tuple(range(first, min(first + _TOGETHER, last)))
@@ -172,7 +161,7 @@ class Tradeoff:
 
     def plain(self) -> Arm:
         """Returns the arm of the student alone."""
-        return training.arm(PLAIN, plain_config(self.env_id, self.scale), self.seeds)
+        return training.arm(PLAIN, settings(self.env_id, PLAIN, self.scale), self.seeds)
 
     def student(self, point: Point | None) -> Arm:
         """Returns the arm of a student of the mean; without a point, its answers are exact."""

@@ -6,7 +6,6 @@ many people would suffice: people are drawn with replacement from those that are
 times over as `TIMES` says.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from sotto.algorithms.bandit.config import BanditConfig, filled
 from sotto.algorithms.bandit.person import Rated, rated
+from sotto.experiments.engine import Say
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.plots import COLOURS, GREY, headline, legend_below, level, panels, title
 from sotto.experiments.public_tables import PublicTable
@@ -28,9 +28,6 @@ EPSILONS = (0.3, 1.0, 3.0)
 TIMES = (1, 2, 4, 8)
 _FIRST_SEED = 200
 """First seed of the replays. Settings were chosen with seeds 0 to 59."""
-
-Say = Callable[[str], None]
-"""Type of a function that shows progress."""
 
 
 def make(out: Path, seeds: int, say: Say) -> dict[str, Any]:

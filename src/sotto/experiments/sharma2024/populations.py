@@ -6,10 +6,19 @@ from typing import Any
 import numpy as np
 
 from sotto.algorithms.experts.population import Population
+from sotto.experiments.figure_files import write_data
 from sotto.runs.report.figures import BLUE, ORANGE, figure
 
 
-def summary(population: Population) -> dict[str, Any]:
+def make_histogram(stem: Path, population: Population) -> dict[str, Any]:
+    """Writes STEM.png, STEM.parquet and STEM.json, and returns the contents of the JSON."""
+    _histogram(stem.with_suffix(".png"), population)
+    found = _summary(population)
+    write_data(stem, _rows(population), found)
+    return found
+
+
+def _summary(population: Population) -> dict[str, Any]:
     """Summarises the distribution of the experts' mean returns."""
     settings = population.settings
     means = population.returns.mean(axis=1)
@@ -29,7 +38,7 @@ def summary(population: Population) -> dict[str, Any]:
     }
 
 
-def histogram(path: Path, population: Population) -> None:
+def _histogram(path: Path, population: Population) -> None:
     """Draws a histogram of the experts' returns; the axis is logarithmic if they span decades."""
     settings = population.settings
     means = population.returns.mean(axis=1)
@@ -58,25 +67,18 @@ def histogram(path: Path, population: Population) -> None:
         axes.legend(fontsize=9)
 
 
-def write_table(path: Path, population: Population) -> None:
-    """Writes a row for each expert: number, variant, learning rate, updates and mean return."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _rows(population: Population) -> list[dict[str, Any]]:
+    """Returns a row for each expert: number, variant, learning rate, updates and mean return."""
     plan = population.settings.plan
-    columns = dict(zip(plan.variants.names, plan.variants.values.T, strict=True))
-    pq.write_table(
-        pa.table(
-            {
-                "expert": plan.numbers,
-                **columns,
-                "learning_rate": plan.learning_rates,
-                "updates": plan.stops,
-                "return": population.returns.mean(axis=1),
-            }
-        ),
-        path,
-    )
+    columns = {
+        "expert": plan.numbers,
+        **dict(zip(plan.variants.names, plan.variants.values.T, strict=True)),
+        "learning_rate": plan.learning_rates,
+        "updates": plan.stops,
+        "return": population.returns.mean(axis=1),
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _limits(means: np.ndarray) -> tuple[float, float]:

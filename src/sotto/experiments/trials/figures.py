@@ -8,7 +8,7 @@ the intervals, and the value of the policy that is selected (`simulated`).
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sotto.algorithms.evaluation.persons import PersonLog, Public
 from sotto.algorithms.evaluation.policies import Linear, Target, named
 from sotto.algorithms.evaluation.release import Spending
 from sotto.data.imports.records import Records
+from sotto.experiments.engine import Say
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.plots import COLOURS, GREY, headline, panels, title
 from sotto.experiments.trials.simulated import LinearLearner, Mechanism, drawn
@@ -34,9 +35,6 @@ EPSILONS = (0.3, 1.0, 3.0)
 DELTA = 1e-5
 _LEVEL = 0.95
 _SEED = 2026
-
-Say = Callable[[str], None]
-"""Type of a function that shows progress."""
 
 
 def make(out: Path, resamples: int, selections: int, say: Say) -> dict[str, Any]:
