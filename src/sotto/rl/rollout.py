@@ -55,6 +55,11 @@ def start(env: AnyEnvironment, params: Any, key: PRNGKeyArray) -> EpisodeState:
     return EpisodeState(env.reset(uniforms, params), jnp.zeros((), jnp.int32))
 
 
+def start_all(env: AnyEnvironment, params: Any, key: PRNGKeyArray, count: int) -> EpisodeState:
+    """Resets as many copies of an environment; all leaves have a leading axis of them."""
+    return jax.vmap(lambda one: start(env, params, one))(jax.random.split(key, count))
+
+
 def rollout(
     env: AnyEnvironment,
     params: Any,
@@ -141,7 +146,7 @@ def evaluate(
     """
     noise_key, reset_key = jax.random.split(key)
     noise = policy.noise(noise_key, (env.max_episode_steps, episodes))
-    all_now = jax.vmap(lambda k: start(env, params, k))(jax.random.split(reset_key, episodes))
+    all_now = start_all(env, params, reset_key, episodes)
 
     def advance(now: EpisodeState, noise: Float[Array, " n"]) -> tuple[EpisodeState, Trajectory]:
         return _step(env, params, policy, now, noise, greedy)

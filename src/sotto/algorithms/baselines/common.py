@@ -96,6 +96,7 @@ class BaselineSettings(Settings):
 
 def rollouts(
     env: AnyEnvironment,
+    params: Any,
     config: BaselineSettings,
     actor: Actor,
     lanes: EpisodeState,
@@ -108,7 +109,7 @@ def rollouts(
     """
 
     def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[Trajectory, EpisodeState]:
-        return continue_rollout(env, env.default_params, actor, key, lane, config.num_steps)
+        return continue_rollout(env, params, actor, key, lane, config.num_steps)
 
     return jax.vmap(one)(lanes, jax.random.split(key, config.num_envs))
 

@@ -37,7 +37,7 @@ from sotto.algorithms.baselines.q_learning import (
 )
 from sotto.algorithms.settings import Count, CountOrZero, Probability, Share
 from sotto.rl.envs.registry import make
-from sotto.rl.rollout import EpisodeState, Trajectory, start
+from sotto.rl.rollout import EpisodeState, Trajectory, start_all
 from sotto.trees import flattened
 
 
@@ -145,9 +145,7 @@ def init(config: DQNConfig, key: PRNGKeyArray) -> DQNState:
             next_observations=seen,
             terminated=jnp.zeros((rows,), bool),
         ),
-        lanes=jax.vmap(lambda k: start(env, env.default_params, k))(
-            jax.random.split(lane_key, config.num_envs)
-        ),
+        lanes=start_all(env, env.default_params, lane_key, config.num_envs),
         returns_so_far=jnp.zeros((config.num_envs,), jnp.float32),
         updates=jnp.zeros((), jnp.int32),
     )
@@ -158,7 +156,8 @@ def update(config: DQNConfig, state: DQNState, key: PRNGKeyArray) -> tuple[DQNSt
     rollout_key, learn_key = jax.random.split(key)
     epsilon = _exploration(config, state.updates)
     actor = EpsilonGreedy(state.learner.values, epsilon)
-    trajectory, lanes = rollouts(make(config.env_id), config, actor, state.lanes, rollout_key)
+    env = make(config.env_id)
+    trajectory, lanes = rollouts(env, env.default_params, config, actor, state.lanes, rollout_key)
     episode_return, episodes, returns_so_far = ended_episodes(trajectory, state.returns_so_far)
 
     buffer = _store(config, state, trajectory)

@@ -37,7 +37,7 @@ from sotto.rl.envs.registry import make
 from sotto.rl.minibatches import minibatches
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae
-from sotto.rl.rollout import EpisodeState, Trajectory, start
+from sotto.rl.rollout import EpisodeState, Trajectory, start_all
 from sotto.trees import at, flattened
 
 
@@ -143,8 +143,8 @@ def init(config: PPOConfig, key: PRNGKeyArray) -> PPOState:
         ValueError: the environment is not one of those written in JAX.
     """
     env = make(config.env_id)
-    lane_keys = jax.random.split(jax.random.split(key, 3)[2], config.num_envs)
-    return begin(config, env, key, jax.vmap(lambda k: start(env, env.default_params, k))(lane_keys))
+    lane_key = jax.random.split(key, 3)[2]
+    return begin(config, env, key, start_all(env, env.default_params, lane_key, config.num_envs))
 
 
 def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, states: Any) -> PPOState:
@@ -187,16 +187,25 @@ def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, states: Any
 
 def update(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> tuple[PPOState, PPOMetrics]:
     """Takes num_steps steps in every environment, and makes num_epochs passes over them."""
+    env = make(config.env_id)
+    return update_in(env, env.default_params, config, state, key)
+
+
+def update_in(
+    env: AnyEnvironment, params: Any, config: PPOConfig, state: PPOState, key: PRNGKeyArray
+) -> tuple[PPOState, PPOMetrics]:
+    """Makes an update as `update` does, in any environment, with physics that may be traced."""
     rollout_key, shuffle_key = jax.random.split(key)
-    return optimise(config, state, collect(config, state, rollout_key), shuffle_key)
+    collected = collect(env, params, config, state, rollout_key)
+    return optimise(config, state, collected, shuffle_key)
 
 
-def collect(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> Collected:
+def collect(
+    env: AnyEnvironment, params: Any, config: PPOConfig, state: PPOState, key: PRNGKeyArray
+) -> Collected:
     """Takes num_steps steps in every environment with the current policy."""
-    trajectory, after = rollouts(
-        make(config.env_id), config, state.networks.policy, state.lanes, key
-    )
-    return gather(config, state, trajectory, after)
+    policy = state.networks.policy
+    return gather(config, state, *rollouts(env, params, config, policy, state.lanes, key))
 
 
 def gather(config: PPOConfig, state: PPOState, trajectory: Trajectory, after: Any) -> Collected:

@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.privacy.statements import Gap
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.rollout import EpisodeState, Trajectory, continue_rollout, start
+from sotto.rl.rollout import EpisodeState, Trajectory, continue_rollout, start_all
 
 GAP = Gap(
     name="continuing segments",
@@ -23,8 +23,7 @@ GAP = Gap(
 
 def begin(config: DPPGConfig, env: AnyEnvironment, key: PRNGKeyArray) -> EpisodeState:
     """Starts the paper's K parallel environments, which continue from one release to the next."""
-    keys = jax.random.split(key, config.users_per_update)
-    return jax.vmap(lambda k: start(env, env.default_params, k))(keys)
+    return start_all(env, env.default_params, key, config.users_per_update)
 
 
 def following(

@@ -29,7 +29,7 @@ from sotto.rl.envs.registry import make
 from sotto.rl.envs.variants import Variants, variants
 from sotto.rl.envs.wrappers import LogReward
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import Trajectory, continue_rollout, evaluate, rollout, start
+from sotto.rl.rollout import Trajectory, evaluate, rollout, start_all
 from sotto.trees import at, repeated
 
 
@@ -196,8 +196,7 @@ def expert_keys(seed: int, purpose: int, numbers: Int[np.ndarray, " n"]) -> PRNG
 def _begin(env: AnyEnvironment, recipe: Recipe, learners: _Learner) -> PPOState:
     def one(learner: _Learner) -> PPOState:
         network_key, lane_key, _ = jax.random.split(learner.key, 3)
-        lane_keys = jax.random.split(lane_key, recipe.ppo.num_envs)
-        lanes = jax.vmap(lambda key: start(env, learner.params, key))(lane_keys)
+        lanes = start_all(env, learner.params, lane_key, recipe.ppo.num_envs)
         return ppo.begin(recipe.ppo, env, network_key, lanes)
 
     return jax.vmap(one)(learners)
@@ -217,28 +216,13 @@ def _advance(
 
         def step(state: PPOState, _: None) -> tuple[PPOState, None]:
             key = jax.random.fold_in(training_key, state.updates)
-            after = _updated(env, config, learner.params, state, key)
+            after = ppo.update_in(env, learner.params, config, state, key)[0]
             going = state.updates < learner.stop
             return jax.tree.map(lambda new, old: jnp.where(going, new, old), after, state), None
 
         return jax.lax.scan(step, state, None, length=updates)[0]
 
     return jax.vmap(one)(learners, states)
-
-
-def _updated(
-    env: AnyEnvironment, config: PPOConfig, params: Any, state: PPOState, key: PRNGKeyArray
-) -> PPOState:
-    """Makes one update as `ppo.update` does, with physics that may be traced."""
-    rollout_key, shuffle_key = jax.random.split(key)
-
-    def steps(lane: Any, key: PRNGKeyArray) -> tuple[Trajectory, Any]:
-        return continue_rollout(env, params, state.networks.policy, key, lane, config.num_steps)
-
-    keys = jax.random.split(rollout_key, config.num_envs)
-    trajectory, lanes = jax.vmap(steps)(state.lanes, keys)
-    collected = ppo.gather(config, state, trajectory, lanes)
-    return ppo.optimise(config, state, collected, shuffle_key)[0]
 
 
 def judge(

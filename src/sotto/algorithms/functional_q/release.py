@@ -27,7 +27,7 @@ from sotto.privacy.mechanisms import correlated
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.rollout import EpisodeState, start
+from sotto.rl.rollout import EpisodeState, start_all
 from sotto.trees import flattened
 
 _LARGEST_BATCH = 2**22
@@ -68,8 +68,7 @@ class Dynamics:
 def start_lanes(config: FunctionalQConfig, key: PRNGKeyArray) -> EpisodeState:
     """Starts an episode in every parallel environment; leaves have a leading axis of num_envs."""
     env = config.environment
-    keys = jax.random.split(key, config.num_envs)
-    return jax.vmap(lambda k: start(env, env.default_params, k))(keys)
+    return start_all(env, env.default_params, key, config.num_envs)
 
 
 def empty_log(config: FunctionalQConfig) -> Logged:

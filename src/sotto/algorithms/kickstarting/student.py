@@ -24,6 +24,7 @@ from sotto.algorithms.baselines.gymnasium import environment
 from sotto.algorithms.baselines.ppo import Collected, Networks, PPOConfig, PPOMetrics, PPOState
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
 
 STARTING, TRAINING = 2, 3
@@ -122,9 +123,11 @@ def collect(
         keys: one for each run, for the whole training.
     """
 
+    env = make(config.env_id)
+
     def one(state: PPOState, key: PRNGKeyArray) -> tuple[Collected, Float[Array, "queries obs"]]:
         key = jax.random.fold_in(key, state.updates)
-        collected = ppo.collect(config, state, jax.random.split(key)[0])
+        collected = ppo.collect(env, env.default_params, config, state, jax.random.split(key)[0])
         return collected, to_ask(config, queries, collected, key)
 
     return jax.vmap(one)(states.ppo, keys)

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.baselines import ppo
-from sotto.algorithms.baselines.common import rollouts
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.offline_people.model import (
     DISCOUNT,
@@ -19,7 +18,7 @@ from sotto.algorithms.offline_people.model import (
 from sotto.algorithms.offline_people.rounds import Known
 from sotto.algorithms.settings import known
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import rollout, start
+from sotto.rl.rollout import rollout, start_all
 
 _log = logging.getLogger(__name__)
 
@@ -76,15 +75,10 @@ def improve(config: OfflinePeopleConfig, model: Model, key: PRNGKeyArray) -> Pol
     def trained(model: Model, key: PRNGKeyArray) -> tuple[Policy, Float[Array, ""]]:
         env = environment(config, model, EPISODE)
         begin_key, lane_key, learn_key, judge_key = jax.random.split(key, 4)
-        lanes = jax.vmap(lambda k: start(env, model, k))(
-            jax.random.split(lane_key, settings.num_envs)
-        )
+        lanes = start_all(env, model, lane_key, settings.num_envs)
 
         def update(state: ppo.PPOState, key: PRNGKeyArray) -> tuple[ppo.PPOState, None]:
-            rollout_key, shuffle_key = jax.random.split(key)
-            steps, after = rollouts(env, settings, state.networks.policy, state.lanes, rollout_key)
-            gathered = ppo.gather(settings, state, steps, after)
-            return ppo.optimise(settings, state, gathered, shuffle_key)[0], None
+            return ppo.update_in(env, model, settings, state, key)[0], None
 
         first = ppo.begin(settings, env, begin_key, lanes)
         keys = jax.random.split(learn_key, settings.num_updates)
