@@ -2,20 +2,16 @@
 
 import hashlib
 import json
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tiny_models import model, path
 
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.people import People
 from sotto.algorithms.rlhf.raters import Rater
-
-sys.path.append(str(Path(__file__).parent / "rl" / "language"))
-
-from tiny_models import model, path
 
 MODEL = path("llama")
 PEOPLE, PROMPT, NEW = 12, 4, 5

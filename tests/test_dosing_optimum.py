@@ -2,16 +2,12 @@
 
 import json
 import sys
-from pathlib import Path
 
+import dosing_optimum
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-
-import dosing_optimum
 from insulin.bound import relaxation_of, upper_bound
 from insulin.control import best_doses, first_states, replay
 from insulin.model import GB, P1, SI, least_glucose, require_enclosed, reward, simulate, tube

@@ -1,16 +1,9 @@
 """The comparison with other libraries: kept results, ratios, the page, and missing peers."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-kept = importlib.import_module("against.kept")
-page = importlib.import_module("against.page")
-pictures = importlib.import_module("against.pictures")
+from against import kept, page, pictures
 
 
 def room(rows, quick=False):

@@ -9,9 +9,6 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "privacy"))
-
 from local_grid import LocalGrid, persons
 from products import charge, product, statement
 from test_training_on_devices import PROMISE, SLOTS, Given, MeanConfig, charged, installed, trained

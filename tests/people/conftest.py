@@ -1,11 +1,13 @@
-"""What the tests of live people share: a store, and a real browser for the pages."""
+"""What the tests of live people share: a store, a campaign, and a real browser for the pages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from chromium import Browser, Page, executable
 from fake_campaign import FakeCampaign, served
+from live import Live, started
 from small_campaign import create
 
 from sotto.people.database.store import CampaignDatabase
@@ -60,3 +62,10 @@ def make(where: str) -> Iterator[Callable[..., CampaignDatabase]]:
     yield new
     for store in made:
         store.close()
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    """A campaign that serves people."""
+    with started(tmp_path) as found:
+        yield found

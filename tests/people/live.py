@@ -107,3 +107,8 @@ def started(
         yield made[0]
         made[0].http.close()
     store.close()
+
+
+def refused(response: httpx.Response, status: int, code: str) -> None:
+    """Checks that a request was refused in this way."""
+    assert (response.status_code, response.json()["error"]) == (status, code)

@@ -3,7 +3,6 @@
 import json
 import socket
 import sqlite3
-import sys
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,10 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
-
-sys.path.append(str(Path(__file__).parents[1] / "serving"))
-
-from live import SLOTS, SPACES, Live, config, started
+from live import SLOTS, SPACES, Live, config, refused, started
 
 from sotto.cli import main
 from sotto.people import campaign as campaigns
@@ -28,16 +24,6 @@ from sotto.people.updater import Updater, run
 from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.errors import LedgerOlder, LedgerUnavailable
 from sotto.privacy.release.stream import Stream
-
-
-@pytest.fixture
-def live(tmp_path: Path):
-    with started(tmp_path) as found:
-        yield found
-
-
-def refused(response, status: int, code: str) -> None:
-    assert (response.status_code, response.json()["error"]) == (status, code)
 
 
 def copied(source: Path, target: Path) -> None:

@@ -1,18 +1,13 @@
 """A campaign from its first person to its certificate, over HTTP."""
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "serving"))
-
-from live import SLOTS, STEPS, UPDATES, Live, World, config, started
+from live import SLOTS, STEPS, UPDATES, Live, World, config, refused, started
 
 from sotto.cli import main
 from sotto.people import campaign as campaigns
@@ -31,12 +26,6 @@ from sotto.privacy.statements import Part
 from sotto.runs import marks
 
 
-@pytest.fixture
-def live(tmp_path: Path):
-    with started(tmp_path) as found:
-        yield found
-
-
 def ledger_of(live: Live) -> Ledger:
     return Ledger.open(live.campaign.ledger_place, live.campaign.settings.campaign_id)
 
@@ -53,10 +42,6 @@ def charged(live: Live) -> list[int]:
 def parameters(live: Live) -> np.ndarray:
     policy = live.get(0, "/v1/policy").json()
     return np.concatenate([np.ravel(layer["weights"]) for layer in policy["layers"]])
-
-
-def refused(response, status: int, code: str) -> None:
-    assert (response.status_code, response.json()["error"]) == (status, code)
 
 
 def test_nobody_is_sent_to_another_address(live):

@@ -1,16 +1,11 @@
 """Campaigns that share a budget with other products."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import printed, refused
-
-sys.path.append(str(Path(__file__).parents[1] / "serving"))
-sys.path.append(str(Path(__file__).parents[1] / "privacy"))
-
 from live import Live, started
 from products import charge as charged
 from products import product, statement

@@ -1,19 +1,14 @@
 """A few faults of the whole service; `benchmarks/people_faults.py` injects a thousand."""
 
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import people_faults
 import pytest
 import sqlalchemy as sa
-
-sys.path.append(str(Path(__file__).parents[1] / "serving"))
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
-import people_faults
 from faulty.crowd import Told, code, seed_of
 from faulty.inspection import Inspector
 from faulty.service import Nursery

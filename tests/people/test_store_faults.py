@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,11 +15,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from postgres import cut_off
-
-sys.path.append(str(Path(__file__).parents[1] / "privacy"))
-
 from nursery import Nursery, is_running, wait_for
+from postgres import cut_off
 from products import BUDGET, UNIT, statement
 from small_campaign import MASTER, create, make_release, serve
 from store_replica import PEOPLE, contribution, whole_release

@@ -2,19 +2,14 @@
 
 import asyncio
 import hashlib
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from commands import printed, refused, run_json
 from fastapi import Request
+from live import Live
 from small_campaign import MASTER, of, serve
-
-sys.path.append(str(Path(__file__).parents[1] / "serving"))
-
-from live import Live, started
 
 from sotto.cli import main
 from sotto.people.database.store import CampaignDatabase
@@ -27,12 +22,6 @@ from sotto.serving.traffic.limits import Limits
 from sotto.serving.traffic.refusals import Refusal
 
 Make = Callable[..., CampaignDatabase]
-
-
-@pytest.fixture
-def live(tmp_path: Path):
-    with started(tmp_path) as found:
-        yield found
 
 
 def another_store(live: Live) -> CampaignDatabase:

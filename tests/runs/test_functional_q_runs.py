@@ -38,11 +38,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy"))
-
-
 def test_a_run_directory_holds_everything(capsys, finished: Path) -> None:
     for run in open_experiment(finished).runs:
         names = {path.name for path in run.path.iterdir()}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import refused
 from pydantic_core import to_json
-from small_runs import SMALL_PPO
+from small_runs import SMALL_DPPG, SMALL_PPO
 
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.cli import main
@@ -43,10 +43,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "dppg"
-    words = (
-        *("--users-per-update", "4", "--steps-per-user", "16", "--total-steps", "128"),
-        *("--hidden", "4", "--evaluation-episodes", "2", "--target-epsilon", "1.3"),
-    )
+    words = (*SMALL_DPPG, "--total-steps", "128")
     assert main(["train", "dppg", "--out", str(out), "--json", *words]) == 0
     return out
 
@@ -57,11 +54,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Path:
     words = ("--teacher-mechanism", "gaussian-policy", "--target-epsilon", "50")
     assert main(student(out, shards, "--seeds", "2", *words)) == 0
     return out
-
-
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy"))
 
 
 # --- a run as a teacher --------------------------------------------------------------------------

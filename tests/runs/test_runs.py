@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from commands import printed, refused, run_json
 from pydantic_core import to_json
-from small_runs import SMALL_PPO
+from small_runs import SMALL_DPPG, SMALL_PPO
 from sqlalchemy import exc
 
 from sotto.algorithms.dppg.algorithm import DPPG
@@ -27,15 +27,9 @@ from sotto.privacy.ledger import entries
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
 
-# 10 updates of 4 people and 16 steps.
-TINY = (
-    *("--users-per-update", "4", "--steps-per-user", "16", "--total-steps", "640"),
-    *("--hidden", "4", "--evaluation-episodes", "2", "--target-epsilon", "1.3"),
-)
-
 
 def train(out: Path, *words: str) -> list[str]:
-    return ["train", "dppg", "--out", str(out), "--json", *TINY, *words]
+    return ["train", "dppg", "--out", str(out), "--json", *SMALL_DPPG, *words]
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +42,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def finished_pair(trained_pair: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained_pair, tmp_path / "two"))
-
-
-@pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy"))
 
 
 def test_a_run_directory_holds_everything(finished: Path) -> None:

@@ -1,14 +1,10 @@
 """Trainings and campaigns on one budget, by the commands and from Python."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from commands import printed, refused, run_json
-
-sys.path.append(str(Path(__file__).parents[1] / "privacy"))
-
 from products import charge, product, statement
 from rated_logs import write_ratings
 
