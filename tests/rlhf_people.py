@@ -70,7 +70,7 @@ def simulated(seed: int = 0) -> People:
         np.ones((32, PROMPT), bool),
         prompts=_tokens(seed, PEOPLE),
         held_out=_tokens(seed + 1, 8),
-        rater=Rater(_Texts(), _Opinions(), 1.0),
+        rater=Rater(_Texts(), _Opinions()),
     )
 
 

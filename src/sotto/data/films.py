@@ -17,7 +17,7 @@ from sotto.errors import RunError
 from sotto.rl.language.tokenizer import Tokenizer
 
 RATERS, HELD_OUT = 5_000, 1_000
-"""Numbers of film sentences for the model of the raters, and for stating its accuracy."""
+"""Numbers of film sentences for the model of the raters, and for evaluations."""
 
 LONGER = 4
 """Number of tokens that a text must have beyond its beginning."""
@@ -105,7 +105,7 @@ class Split(NamedTuple):
     raters: Texts
     """Texts of public people, on which the model of the raters is trained."""
     held_out: Texts
-    """Texts of public people, on which its accuracy is stated."""
+    """Texts of public people, whose beginnings are the prompts of evaluations."""
     people: Texts
     """Texts of the protected people, one each."""
 

@@ -237,11 +237,6 @@ class ReleasedFunction:
         """Whether it answers without the secret, everywhere."""
         return self._nodes is not None
 
-    @property
-    def path(self) -> Path | None:
-        """File of the answers, if there is one."""
-        return None if self._store is None else self._store.path
-
     def __len__(self) -> int:
         return len(self._answers)
 

@@ -107,11 +107,6 @@ class Decoder(eqx.Module):
     head: Linear
     architecture: Architecture = eqx.field(static=True)
 
-    @property
-    def dtype(self) -> jnp.dtype:
-        """Type of the weights."""
-        return self.embedding.dtype
-
 
 class Cache(eqx.Module):
     """Keys and values of the tokens that a model has seen, in arrays of fixed shape.
