@@ -29,7 +29,6 @@ from sotto.privacy.statements import (
     Returning,
     Selection,
     StreamStatement,
-    is_exclusive,
 )
 from sotto.privacy.units import TRANSITION, Unit
 
@@ -134,7 +133,7 @@ def test_a_statement_cannot_be_changed_or_extended(model: BaseModel, field: str)
 )
 def test_who_takes_part_in_no_other_stream(participation: Participation, exclusive: bool) -> None:
     """Taking part once is exclusive, and so are returning people where the stream says it."""
-    assert is_exclusive(participation) is exclusive
+    assert stream(participation=participation).is_shared is not exclusive
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,6 @@ class Poisson(FrozenModel):
 Participation = Annotated[Once | Returning | Poisson, Field(discriminator="kind")]
 
 
-def is_exclusive(participation: Participation) -> bool:
-    """Returns whether people of the stream take part in no other stream."""
-    return isinstance(participation, Once) or (
-        isinstance(participation, Returning) and participation.exclusive
-    )
-
-
 Sharing = Literal["assumed", "planned", "adaptive"]
 """The rule of a ledger for the streams that the same people may take part in.
 
@@ -322,6 +315,13 @@ class StreamStatement(FrozenModel):
                     f"the shares of {name!r} have noise multiplier {made:.6g} together, less than "
                     f"the {part.noise_multiplier:.6g} that is stated"
                 )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether people of the stream may take part in other streams, too."""
+        if isinstance(self.participation, Returning):
+            return not self.participation.exclusive
+        return not isinstance(self.participation, Once)
 
     @property
     def noise_multiplier(self) -> float:

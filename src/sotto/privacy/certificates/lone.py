@@ -253,7 +253,7 @@ def _worst(stored: AnyCertificate) -> frozenset[int]:
 
 def _untold(stored: AnyCertificate, told: _Told) -> str:
     """Returns the reason why the cost cannot follow: only the ledger knows who was in what."""
-    charged = {i for i, one in enumerate(told.streams) if one.releases and one.is_shared}
+    charged = {i for i, one in enumerate(told.streams) if one.releases and one.statement.is_shared}
     if told.sharing == "assumed" and len(charged) > 1 and not charged <= told.worst:
         names = ", ".join(sorted({repr(stored.streams[i].statement.name) for i in charged}))
         return f"the same people may have taken part in {names}; only the ledger says who did"

@@ -16,7 +16,7 @@ from sotto.privacy.claims.rewards import PRINTED, SENSITIVITY, radii_in
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.costs import SAMPLER_RESERVE, filter_bound, shift_of
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.statements import Poisson, Returning, is_exclusive
+from sotto.privacy.statements import Poisson, Returning
 from sotto.privacy.units import Adjacency
 
 
@@ -119,7 +119,7 @@ def check_filter(streams: Sequence[CertifiedStream], persons: int, budget: Budge
     Raises:
         PrivacyError: one stream alone costs more, or all together cost more on average.
     """
-    (alone, people), shared = _people(streams), [one for one in streams if _is_shared(one)]
+    (alone, people), shared = _people(streams), [one for one in streams if one.statement.is_shared]
     shifts = [shift_of([one.statement]) ** 2 for one in shared]
     samplers = [one.statement.sampler_delta for one in shared]
     bound = filter_bound(budget.epsilon, budget.delta).noise_multiplier ** -2
@@ -173,14 +173,10 @@ def check_answers(answers: CertifiedAnswers) -> None:
         )
 
 
-def _is_shared(stream: CertifiedStream) -> bool:
-    return not is_exclusive(stream.statement.participation)
-
-
 def _people(streams: Sequence[CertifiedStream]) -> tuple[int, list[int]]:
     """Returns how many people take part in one stream only, and the people of each shared one."""
-    alone = sum(one.persons for one in streams if not _is_shared(one))
-    return alone, [one.persons for one in streams if _is_shared(one)]
+    alone = sum(one.persons for one in streams if not one.statement.is_shared)
+    return alone, [one.persons for one in streams if one.statement.is_shared]
 
 
 def _require(holds: bool, reason: str) -> None:

@@ -8,12 +8,12 @@ from sotto.privacy.claims.conditions import (
     has_selection,
     some,
 )
-from sotto.privacy.statements import StreamStatement, is_exclusive
+from sotto.privacy.statements import StreamStatement
 
 
 def shared(stream: StreamStatement) -> bool:
     """Whether the people of the stream may take part in other streams."""
-    return not is_exclusive(stream.participation)
+    return stream.is_shared
 
 
 def _assumed(facts: LedgerFacts) -> bool:

@@ -11,7 +11,7 @@ from sotto.privacy.claims.conditions import (
     some,
     through_functions,
 )
-from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement, is_exclusive
+from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement
 
 
 def _values_on_grid(stream: StreamStatement) -> bool:
@@ -24,7 +24,7 @@ def _several_assumed(facts: LedgerFacts) -> bool:
 
     It is about several charged streams: one stream costs what it costs to its horizon.
     """
-    many = sum(not is_exclusive(one.participation) for one in facts.streams)
+    many = sum(one.is_shared for one in facts.streams)
     return facts.sharing == "assumed" and many > 1
 
 

@@ -8,7 +8,7 @@ from sotto.privacy.claims import same_stream
 from sotto.privacy.claims.rewards import radii_in
 from sotto.privacy.errors import LedgerMismatch, ParticipationViolation, TooFewDevices
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet
-from sotto.privacy.statements import Returning, StreamStatement, is_exclusive
+from sotto.privacy.statements import Returning, StreamStatement
 
 
 @dataclass
@@ -24,11 +24,6 @@ class StreamRecord:
     releases: int = 0
     persons: PersonSet = field(default_factory=PersonSet)
     history: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether its people may take part in other streams, too."""
-        return not is_exclusive(self.statement.participation)
 
     def check_devices(self, releases: Sequence[tuple[PersonBlock, ...]]) -> None:
         """Refuses sums of fewer devices than their shares of the noise need, or of too many.

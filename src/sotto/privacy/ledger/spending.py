@@ -40,7 +40,6 @@ from sotto.privacy.statements import (
     Returning,
     Sharing,
     StreamStatement,
-    is_exclusive,
 )
 from sotto.privacy.units import Unit
 
@@ -163,7 +162,7 @@ class Account:
                 f"{statement.name!r} one {_unit_name(statement.unit)}; use a ledger of its own"
             )
         require_alike([*self._statements, statement])
-        if is_exclusive(statement.participation):
+        if not statement.is_shared:
             return
         if self.sharing == "adaptive" and not isinstance(statement.event, Gaussian):
             raise BudgetExceeded(
@@ -229,7 +228,9 @@ class Account:
     @property
     def _charged_in_common(self) -> list[str]:
         """Names of the charged streams whose people may take part in others."""
-        return [one.statement.name for one in self.streams if one.is_shared and one.releases]
+        return [
+            one.statement.name for one in self.streams if one.statement.is_shared and one.releases
+        ]
 
     @property
     def _statements(self) -> list[StreamStatement]:
@@ -238,7 +239,7 @@ class Account:
     @property
     def _shared(self) -> Group:
         """Streams whose people may take part in others."""
-        return frozenset(i for i, record in enumerate(self.streams) if record.is_shared)
+        return frozenset(i for i, record in enumerate(self.streams) if record.statement.is_shared)
 
     def _with_plan(self, sets: set[Group]) -> set[Group]:
         """Returns the groups; under `planned`, people of one shared stream pay for all of them."""
@@ -337,9 +338,8 @@ class Account:
 
     def apply_open(self, statement: StreamStatement) -> None:
         """Adds a stream without checks."""
-        new = StreamRecord(statement)
-        self.unplanned |= new.is_shared and bool(self._charged_in_common)
-        self.streams.append(new)
+        self.unplanned |= statement.is_shared and bool(self._charged_in_common)
+        self.streams.append(StreamRecord(statement))
 
     def apply_charge(self, index: int, releases: Sequence[tuple[PersonBlock, ...]]) -> None:
         """Adds releases of a stream without checks."""
@@ -371,7 +371,7 @@ class Account:
     def _refuse_members(self, index: int, blocks: Sequence[PersonBlock], *, of_all: bool) -> None:
         """Refuses anybody who is in another stream that is exclusive, or in any (`of_all`)."""
         for other, record in enumerate(self.streams):
-            if other != index and (of_all or is_exclusive(record.statement.participation)):
+            if other != index and (of_all or not record.statement.is_shared):
                 for block in blocks:
                     if (person := record.persons.first_common(block)) is not None:
                         raise took_part(person)
