@@ -6,8 +6,9 @@ an error and never half understood. `Declared` is that of the declarations of re
 """
 
 from dataclasses import dataclass, fields
-from typing import get_origin
+from typing import Any, get_origin
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 
@@ -25,11 +26,12 @@ class FrozenModel(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """A frozen dataclass that copies its tuples.
+    """A frozen dataclass that copies its tuples, numbers and texts.
 
     A field that is declared as a tuple may be given as any iterable, which is read once. A list
     that the caller changes afterwards, or a generator that the first reader uses up, would
-    otherwise make a declaration say something else the second time.
+    otherwise make a declaration say something else the second time. So would a class that is
+    derived from `float` or `str`, whose methods may be anything: numbers and texts become Python's.
 
     Raises:
         ValueError: a tuple is given as text.
@@ -37,8 +39,22 @@ class Declared:
 
     def __post_init__(self) -> None:
         for one in fields(self):
+            given = _plain(getattr(self, one.name))
             if get_origin(one.type) is tuple:
-                given = getattr(self, one.name)
                 if isinstance(given, str):
                     raise ValueError(f"{one.name} is a tuple; write ({given!r},)")
-                object.__setattr__(self, one.name, tuple(given))
+                given = tuple(given)
+            object.__setattr__(self, one.name, given)
+
+
+def _plain(value: Any) -> Any:
+    """Returns numbers and texts as Python's types, without calling a method of another class."""
+    if isinstance(value, np.generic):
+        value = np.generic.item(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__mul__(value, 1.0)
+    if isinstance(value, int) and type(value) is not bool:
+        return int.__add__(value, 0)
+    return value

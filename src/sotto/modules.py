@@ -28,6 +28,17 @@ def imported(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
+def is_defined_in(kind: type, *packages: str) -> bool:
+    """Returns whether a class is the one that a module of these packages has under its name.
+
+    A class can say of itself that it comes from any module.
+    """
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind and kind.__module__.partition(".")[0] in packages
+
+
 def named(target: str, kind: type, described: str) -> Any:
     """Returns the object that `module:name` names.
 

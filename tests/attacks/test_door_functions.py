@@ -194,6 +194,52 @@ def test_a_program_does_not_say_how_it_is_compiled() -> None:
         require_pure("local", fast, VECTOR)
 
 
+class Axis(np.int64):
+    """A number that an operation's batching rule compares with others."""
+
+
+class Branches(tuple[Any, ...]):
+    """A tuple that says of itself that it is JAX's, and may give other programs the second time."""
+
+    __module__ = "jax.branches"
+
+
+class Context:
+    """Takes part in the evaluation of an equation."""
+
+    compute_type = xla_metadata = None
+    cur_abstract_mesh = jax.sharding.AbstractMesh((), ())
+
+
+def of_an_axis(x: Array) -> Array:
+    return jp.cumsum_p.bind(x, axis=Axis(0), reverse=False)  # type: ignore[no-any-return]
+
+
+def of_branches(x: Array) -> Array:
+    pure = jax.make_jaxpr(lambda x: x * 1.0)(x)
+    (out,) = jp.cond_p.bind(jnp.int32(x[0] > 0), x, branches=Branches((pure, pure)))
+    return out  # type: ignore[no-any-return]
+
+
+def of_a_context(x: Array) -> Array:
+    pure = jax.make_jaxpr(lambda x: x * 1.0)(x).jaxpr
+    own = core.ClosedJaxpr(pure.replace(eqns=[pure.eqns[0].replace(ctx=Context())]), ())
+    (out,) = jp.cond_p.bind(jnp.int32(x[0] > 0), x, branches=(own, own))
+    return out  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("function", "holds"),
+    [(of_an_axis, "Axis"), (of_branches, "Branches"), (of_a_context, "Context")],
+)
+def test_a_class_that_stands_in_for_jaxs_is_refused(
+    function: Callable[..., Any], holds: str
+) -> None:
+    """Its methods would run within the program, in view of everybody's data and of the noise."""
+    with pytest.raises(ImpureFunction, match=f"local holds a {holds} "):
+        require_pure("local", function, VECTOR)
+
+
 def sums_all(xs: Any, dims: Any, **params: Any) -> Any:
     return jnp.broadcast_to(xs[0].sum(0), xs[0].shape), dims[0]
 

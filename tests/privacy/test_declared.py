@@ -50,6 +50,36 @@ def test_a_list_or_a_generator_is_read_once(declared: Declared, name: str) -> No
         replace(declared, **{name: "text"})
 
 
+class Doubling(float):
+    """A number that a program would divide by a second time."""
+
+    def __float__(self) -> float:
+        return 2.0
+
+    def __rtruediv__(self, other: float) -> float:
+        return 0.0
+
+
+class Changing(str):
+    """A text that is equal to any other."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+    __str__ = lambda self: "real"  # noqa: E731
+
+
+def test_numbers_and_texts_are_pythons_own() -> None:
+    """A class derived from them would run in the program, beside people's data."""
+    made = replace(
+        small.release(), divisor=Doubling(4), population=Changing("simulated"), slots=np.int64(4)
+    )
+    assert [type(x) for x in (made.divisor, made.population, made.slots)] == [float, str, int]
+    assert (made.divisor, made.population, made.slots) == (4.0, "simulated", 4)
+    assert type(replace(FUNCTION, population=Changing("simulated")).population) is str
+
+
 def test_a_gap_stands_in_the_certificate_of_every_ledger(tmp_path: Path) -> None:
     release = replace(FUNCTION, gaps=(small.GAP for _ in range(1)))  # type: ignore[arg-type]
     for number in (1, 2):

@@ -381,13 +381,14 @@ def test_what_is_no_number_counts_as_zero(not_numbers: object) -> None:
     np.testing.assert_array_equal(seen, zero)
 
 
-def test_a_secret_that_fails_answers_for_the_last_time() -> None:
+@pytest.mark.parametrize("failure", [KeyError, MemoryError, SystemExit])
+def test_a_secret_that_fails_answers_for_the_last_time(failure: type[BaseException]) -> None:
     """Each error would tell more, and a number in its place beside a near answer would tell all."""
     failing = False
 
     def secret(points: np.ndarray) -> np.ndarray:
         if failing:
-            raise KeyError("the secret")
+            raise failure("the secret")
         return np.zeros((len(points), 1))
 
     function = seeded(secret)

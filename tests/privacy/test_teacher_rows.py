@@ -124,6 +124,27 @@ def test_nobody_proves_a_distance_by_a_class_of_their_own(kind: type[TeacherRows
         type("Own", (kind,), {"moves_within": lambda self, distance: True})
 
 
+class Registered:
+    """A class that has all of a teacher's methods."""
+
+    actions, observation_size, teachers = 2, 4, SHARDS
+
+    def moves_within(self, distance: Any) -> bool:
+        return True
+
+    def __call__(self, asked: np.ndarray) -> np.ndarray:
+        return np.ones((len(asked), 2))
+
+
+def test_nobody_registers_a_class_or_calls_it_sottos(tmp_path: Path) -> None:
+    TeacherRows.register(Registered)
+    said = type("Said", (TeacherRows,), {"__module__": "sotto.said", "each": None, "teachers": 1})
+    ledger = almost_exact(tmp_path)
+    for teacher in (Registered(), object.__new__(said)):
+        with pytest.raises(TypeError, match="give a function of yours to `RowsOf`"):
+            ledger.answer("ann", ASKED, teacher, GeneratorSource())
+
+
 def test_no_object_has_noise_or_a_constant_of_its_own() -> None:
     noise, ensemble = GeneratorSource(), Ensemble(network())
     with pytest.raises(AttributeError):
@@ -214,7 +235,7 @@ def test_a_teacher_that_fails_has_uniform_rows_and_moves_the_mean_by_a_share(
     assert ledger.spent().answered == 2
 
 
-def test_a_failing_row_is_found_by_halves_and_a_machine_without_memory_is_no_teachers() -> None:
+def test_a_failing_row_is_found_by_halves() -> None:
     asked, sizes = np.arange(256.0)[:, None], []
 
     def one_fails(points: np.ndarray) -> np.ndarray:
@@ -228,13 +249,32 @@ def test_a_failing_row_is_found_by_halves_and_a_machine_without_memory_is_no_tea
     assert rows[:, 1].sum() == 0.5
     assert len(sizes) == 1 + 17
 
-    def without_memory(points: np.ndarray) -> np.ndarray:
-        if len(points) > 1:
-            raise MemoryError
-        return np.ones((1, 2))
 
-    with pytest.raises(MemoryError):
-        RowsOf(without_memory, 2, 1)(asked)
+class Panic(BaseException):
+    """Libraries in Rust raise such ones."""
+
+
+@pytest.mark.parametrize("failure", [MemoryError, SystemExit, Panic])
+def test_nothing_that_a_teacher_raises_passes(failure: type[BaseException]) -> None:
+    """Of numpy's MemoryError the message has a shape, which may follow from what was learnt."""
+
+    def fails(points: np.ndarray) -> np.ndarray:
+        if points.any():
+            raise failure("the secret")
+        return np.tile([1.0, 0.0], (len(points), 1))
+
+    rows = RowsOf(fails, 2, 1)(np.array([[0.0], [1.0]]))
+    assert rows.tolist() == [[1.0, 0.0], [0.5, 0.5]]
+
+
+def test_a_teacher_is_interrupted_by_its_operator() -> None:
+    def interrupted(points: np.ndarray) -> np.ndarray:
+        if points.any():
+            raise KeyboardInterrupt
+        return np.tile([1.0, 0.0], (len(points), 1))
+
+    with pytest.raises(KeyboardInterrupt):
+        RowsOf(interrupted, 2, 1)(np.ones((1, 1)))
 
 
 def test_no_object_has_more_teachers_or_a_proof_of_its_own(tmp_path: Path) -> None:

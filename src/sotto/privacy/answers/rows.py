@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Float64
 
+from sotto.modules import is_defined_in
 from sotto.privacy.answers.distances import Distance, ObservationDistance, TrainingShards
 from sotto.privacy.answers.observations import checked
 from sotto.privacy.answers.statement import AnswerStatement
@@ -41,7 +42,7 @@ class TeacherRows(ABC):
 
     def __init_subclass__(cls) -> None:
         """Refuses a class that is not one of sotto's, since nothing is proved of it."""
-        if cls.__module__.split(".")[0] != "sotto":
+        if cls.__module__.partition(".")[0] != "sotto":
             raise TypeError(
                 f"{cls.__name__} must not be a class of teachers; give functions to `RowsOf`, one "
                 "for each teacher"
@@ -88,9 +89,9 @@ class RowsOf(TeacherRows):
     """Teachers whose rows are computed by functions.
 
     Where a function raises an error, or returns another shape or type, its row is the uniform one,
-    which is charged as any: an error would tell what the teacher learnt, and would cost nothing. Of
-    errors MemoryError alone passes through, since it tells of the machine.
-    To notice mistakes, each function is asked about the observation zero at the start.
+    which is charged as any: an error would tell what the teacher learnt, and would cost nothing.
+    Ctrl-C alone passes through. To notice mistakes, each function is asked about the observation
+    zero at the start.
 
     Args:
         functions: the function of the only teacher, or one for each teacher. It returns the row at
@@ -147,7 +148,9 @@ def require_proved(
             is not proved for these rows; or it is that of one of several teachers, and the rows are
             not their mean.
     """
-    if not isinstance(teacher, TeacherRows) or type(noise) is not GeneratorSource:
+    # Any class can be registered with an abstract one, or say that it comes from here.
+    ours = isinstance(teacher, TeacherRows) and is_defined_in(type(teacher), "sotto")
+    if not ours or type(noise) is not GeneratorSource:
         raise TypeError(
             "a ledger answers from `TeacherRows` with noise from a `GeneratorSource`; give a "
             "function of yours to `RowsOf`"

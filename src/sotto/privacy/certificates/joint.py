@@ -30,6 +30,12 @@ def together(ledgers: Sequence[Ledger | AnswerLedger]) -> Cost:
     A person must have the same number in every ledger. The cost is then that of one ledger with
     all charges.
 
+    Guarantee:
+        Ledgers do not know of each other. The cost holds if the streams of all of them were
+        declared before the first release of any, as the seeds of a run are. It does not cover
+        streams whose settings, or whether they are opened at all, follow from releases of
+        another ledger; one ledger refuses these (docs/privacy.md, section 8).
+
     Args:
         ledgers: at least one, all with the same unit and the same delta.
 

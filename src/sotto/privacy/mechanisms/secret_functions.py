@@ -14,9 +14,10 @@ def values_of(
 ) -> Float64[np.ndarray, "q columns"]:
     """Returns the rows of a function in float64, which are NaN at the points at which it fails.
 
-    It fails where it raises an error other than MemoryError, or returns another shape or type. An
-    error would tell what the function holds, would cost nothing, and could be had again and again.
-    The points are then halved, so that one of them takes no row from the others.
+    It fails where it raises anything other than KeyboardInterrupt, or returns another shape or
+    type. An error would tell what the function holds, would cost nothing, and could be had again
+    and again. The points are then halved, so that one of them takes no row from the others, and so
+    that less memory is needed.
 
     Args:
         function: the function.
@@ -27,9 +28,9 @@ def values_of(
         found = np.asarray(function(points.copy()))
         if found.shape == (len(points), columns) and found.dtype == np.float64:
             return found
-    except MemoryError:
+    except KeyboardInterrupt:
         raise
-    except Exception:
+    except BaseException:  # SystemExit, or the panic of a library: it may tell as much
         pass
     if len(points) < 2:
         return np.full((len(points), columns), np.nan)

@@ -20,12 +20,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.core import ShapedArray
+from jax._src.core import DebugInfo, JaxprEqnContext, ShapedArray
 from jax._src.mesh import AbstractMesh, Mesh
 from jax._src.named_sharding import NamedSharding, UnspecifiedValue
+from jax._src.source_info_util import SourceInfo
 from jax.extend import core as jex_core
 
 from sotto.keys import KEY
+from sotto.modules import is_defined_in
 from sotto.privacy.release import primitives
 
 
@@ -90,6 +92,12 @@ def _require_pure_program(role: str, closed: jex_core.ClosedJaxpr) -> None:
 def _require_understood(role: str, program: jex_core.ClosedJaxpr) -> None:
     """Refuses what one program holds, leaving out the programs inside it."""
     jaxpr = program.jaxpr
+    for part, kind in _parts_of(jaxpr):  # any other class has methods that JAX would call
+        if type(part) is not kind:
+            raise ImpureFunction(
+                f"{role} holds a {type(part).__name__} where a program has a {kind.__name__}; "
+                "write it with functions of JAX"
+            )
     for primitive in (one.primitive for one in jaxpr.eqns):
         if not primitives.is_allowed(primitive):
             raise ImpureFunction(
@@ -107,6 +115,17 @@ def _require_understood(role: str, program: jex_core.ClosedJaxpr) -> None:
             raise ImpureFunction(
                 f"{role} says where or how `{equation.primitive}` is to be compiled; leave that out"
             )
+
+
+def _parts_of(jaxpr: jex_core.Jaxpr) -> Iterator[tuple[Any, type]]:
+    """Yields what a program consists of, each with the class that it must have."""
+    yield from ((one, list) for one in (jaxpr.invars, jaxpr.constvars, jaxpr.outvars, jaxpr.eqns))
+    yield jaxpr.debug_info, DebugInfo
+    for equation in jaxpr.eqns:
+        yield equation, jex_core.JaxprEqn
+        yield from ((equation.invars, list), (equation.outvars, list), (equation.params, dict))
+        yield equation.ctx, JaxprEqnContext
+        yield equation.source_info, SourceInfo
 
 
 def _says_how_to_compile(equation: jex_core.JaxprEqn) -> bool:
@@ -195,6 +214,7 @@ def _programs_in(role: str, where: str, value: Any) -> Iterator[jex_core.ClosedJ
 
 
 _PLAIN = (type(None), bool, int, float, complex, str)
+_NUMPY = frozenset(k for k in np.sctypeDict.values() if issubclass(k, np.number | np.bool))
 
 
 def _is_plain(value: Any) -> bool:
@@ -204,7 +224,8 @@ def _is_plain(value: Any) -> bool:
     """
     return (
         type(value) in _PLAIN
-        or isinstance(value, np.number | np.bool | np.dtype)
+        or type(value) in _NUMPY
+        or isinstance(value, np.dtype)
         or (isinstance(value, enum.Enum) and _is_of_jax(value))
         or type(value) is UnspecifiedValue
         or (type(value) in (Mesh, AbstractMesh) and value.empty)
@@ -216,4 +237,4 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_of_jax(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
+    return is_defined_in(type(value), "jax", "jaxlib")

@@ -305,14 +305,17 @@ class ReleasedFunction:
             )
         rounding = self._rounding + self._noise.rounding(self._as_asked(points))
         require_resolved(rounding, self.sensitivity, self.kernel.sigma)
+        secret, self._secret = self._secret, None
         try:
-            hidden = self._hidden(points)
-        except Exception:
+            hidden = self._hidden(secret, points)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             # Where it fails is not protected, and more points would tell more of it.
-            self._secret = None
             raise PrivacyError(
                 "the secret function failed, and answers at no new point any more"
             ) from None
+        self._secret = secret
         drawn = self._noise.sample(self._as_asked(points))
         answers = (to_grid(hidden, self._grid) + drawn.whole) * self._grid
         self._unfinished = True
@@ -332,7 +335,7 @@ class ReleasedFunction:
         hidden: Float64[np.ndarray, "q actions"] | None = None,
     ) -> None:
         if self._secret is not None:
-            hidden = self._hidden(points) if hidden is None else hidden
+            hidden = self._hidden(self._secret, points) if hidden is None else hidden
             asked = self._as_asked(points)
             self._rounding += self._noise.rounding(asked)
             on_grid = np.rint(answers / self._grid) - to_grid(hidden, self._grid)
@@ -341,10 +344,11 @@ class ReleasedFunction:
         self._row |= {key: start + i for i, key in enumerate(_keys(points))}
         self._answers.extend(answers)
 
-    def _hidden(self, points: Float64[np.ndarray, "q d"]) -> Float64[np.ndarray, "q actions"]:
-        assert self._secret is not None
+    def _hidden(
+        self, secret: SecretFunction, points: Float64[np.ndarray, "q d"]
+    ) -> Float64[np.ndarray, "q actions"]:
         with np.errstate(all="ignore"):  # a warning would tell the secret
-            values = np.asarray(self._secret(points.copy()), dtype=np.float64)
+            values = np.asarray(secret(points.copy()), dtype=np.float64)
         if values.shape != (len(points), self.actions):
             raise ValueError(
                 f"the function gave shape {values.shape} for {len(points)} points and "

@@ -45,7 +45,7 @@ class Traced:
     """The checked programs, which are those that run, and the shapes that they were checked for.
 
     Programs take and return the leaves of trees, as tuples. An author's classes of trees are called
-    with public results only, after the program.
+    before the program with what their user puts in, and after it with public results.
 
     Attributes:
         local, server: as declared, on leaves. A part is a tuple of arrays or `Factored`.
