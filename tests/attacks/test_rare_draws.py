@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sotto.privacy.mechanisms.correlated import NoiseSequence
+from sotto.privacy.mechanisms.gaussian import Grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.draws import Draws, batches
 from sotto.privacy.statements import Correlation, Poisson
@@ -45,13 +46,14 @@ def drawn(rate: float, coin: float) -> bool:
         NoiseSequence(Correlation(), 1),
         {"g": 1},
         {"g": 1.0},
-        {"g": 2.0**-20},
+        {"g": Grid(2.0**-20)},
         runs=1,
         horizon=1,
         chunk=1,
         participation=participation,
         batches=batches(participation, None, 1),
         pool=None,
+        unit=(),
     )
     persons = draws.take(1).persons
     assert persons is not None

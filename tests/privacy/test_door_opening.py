@@ -287,6 +287,40 @@ def test_a_pool_releases_what_its_table_would(
     np.testing.assert_array_equal(drawn[0][:2], drawn[1][:2])
 
 
+class Leaving(Rows):
+    """A pool that leaves out who has no data, so that one row is everybody's."""
+
+    def draw(self, persons: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        return self.table[persons][:1]
+
+
+class Widest(Rows):
+    """A pool whose rows are as long as the longest that was asked for."""
+
+    def draw(self, persons: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        return np.pad(self.table[persons], ((0, 0), (0, int(persons.max()) // 2)))
+
+
+class Doubles(Rows):
+    """A pool whose rows have another type after the first."""
+
+    def draw(self, persons: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        return self.table[persons].astype(np.float32 if len(persons) == 1 else np.int32)
+
+
+@pytest.mark.parametrize("pool", [Leaving, Widest, Doubles])
+def test_a_pool_has_one_row_for_each_person_and_always_of_one_shape(
+    make_ledgers: MakeLedgers, pool: type[Rows]
+) -> None:
+    """Otherwise one person's row would be everybody's, or JAX would run another program."""
+    people = 20
+    made = release(participation=Poisson(sampling_rate=0.9, population=people), slots=people)
+    table = np.ones((people, D), np.float32)
+    stream = made.open(make_ledgers(), states(), pool(table), chunk=1, noise_seed=0)
+    with pytest.raises(ValueError, match="the pool must return one row for each person"):
+        stream.run(states(), keys())
+
+
 def test_a_pool_is_for_sampling_and_brings_its_own_data(make_ledgers: MakeLedgers) -> None:
     with pytest.raises(ValueError, match="a pool is for Poisson sampling"):
         release().open(make_ledgers(), states(), Rows(UNITS))

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from sotto.privacy.mechanisms.correlated import NoiseSequence
+from sotto.privacy.mechanisms.gaussian import Grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release import draws
 from sotto.privacy.release.draws import Draws, batches
@@ -24,13 +25,14 @@ def drawn(participation: Poisson | None = None, generators: Any = None) -> draws
         NoiseSequence(Correlation(), RELEASES),
         DIMENSIONS,
         RATIOS,
-        dict.fromkeys(RATIOS, 1.0),
+        dict.fromkeys(RATIOS, Grid(1.0)),
         runs=RUNS,
         horizon=RELEASES,
         chunk=RELEASES,
         participation=participation,
         batches=None if participation is None else batches(participation, None, 1),
         pool=None,
+        unit=(),
     ).take(RELEASES)
 
 

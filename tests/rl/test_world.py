@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import warnings
+from typing import Any
 
 import gymnasium as gym
 import jax
@@ -12,6 +13,7 @@ import pytest
 from sotto.errors import EnvironmentFailed
 from sotto.rl.envs.base import Box
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
+from sotto.rl.envs.gymnasium.described import facts_of
 from sotto.rl.envs.registry import make
 from sotto.rl.world import GymnasiumWorld, JaxWorld, World
 
@@ -95,6 +97,40 @@ def test_rollouts_are_fresh_and_no_longer_than_the_cap(index: int) -> None:
     second = world.reset(5)
     assert second.shape == (5, world.observation_size)
     assert not np.isin(second, first).any()
+
+
+class Failing(gym.Env):
+    """Fails in a step, or ends episodes by itself."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, dose: str | None = None, render_mode: str | None = None) -> None:
+        self.dose = {"none": 0}[dose] if dose else None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if self.dose == 0:
+            raise KeyError("dose")
+        return np.zeros(2, np.float32), 0.0, False, True, {}
+
+
+@pytest.mark.parametrize(
+    ("dose", "failure"), [("none", "KeyError in .*'dose'"), (None, "truncated an episode after 1")]
+)
+def test_an_environment_that_fails_says_so(dose: str | None, failure: str) -> None:
+    gym.register("Failing-v0", Failing)
+    try:
+        with GymnasiumWorld("Failing-v0", 0, 5, dose=dose) as world:
+            world.reset(1)
+            with pytest.raises(EnvironmentFailed, match=failure):
+                world.step(np.array([0]))
+        with pytest.raises(EnvironmentFailed, match="Failing-v0 raised KeyError in "):
+            facts_of("Failing-v0", {"dose": "other"}, unseen=False)
+    finally:
+        del gym.registry["Failing-v0"]
 
 
 def test_seeds_repeat_a_world() -> None:

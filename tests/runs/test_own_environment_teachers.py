@@ -268,7 +268,7 @@ def test_an_audit_and_a_model_take_the_name_too(capsys, monkeypatch, tmp_path: P
 
 
 def test_a_dppg_teacher_s_people_are_those_of_its_ledger(
-    capsys, teacher: Path, tmp_path: Path
+    capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asking = [word for word in ASKING if word not in ("--target-epsilon", "50")]
     asking = [word for word in asking if word not in ("--teacher-mechanism", "gaussian-policy")]
@@ -276,7 +276,9 @@ def test_a_dppg_teacher_s_people_are_those_of_its_ledger(
         run, out = tmp_path / population, tmp_path / f"student-{population}"
         words = ["train", "dppg", "--out", str(run), *DPPG, "--population", population]
         assert main(words) == 0
-        assert teacher_policies(run, named=NAMED).population == population
+        with monkeypatch.context() as patch:  # whoever met people is not made again
+            patch.setattr("sotto.runs.agents.teachers.is_simulator", pytest.fail)
+            assert teacher_policies(run, named=NAMED).population == population
         given = ["train", "kickstart", "--teacher", str(run), "--out", str(out), "--env-id", ENV]
         if population == "simulated":
             assert main([*given, *asking]) == 0

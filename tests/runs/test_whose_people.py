@@ -65,7 +65,9 @@ class Mean(sotto.PrivateAlgorithm[MeanConfig]):
             first = np.array([[ledger.next_person] for ledger in ledgers])[..., None]
             people = first + np.arange(PEOPLE)
             states, _, _ = stream.run(states, keys, people, given[:, update : update + 1])
-            yield Progress(update + 1, states)
+            exact = {"number": np.ones((len(seeds), 1))}
+            words = (("a prompt", "an answer"),)
+            yield Progress(update + 1, states, simulated=exact, samples=words, samples_before=words)
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +92,14 @@ def test_whom_the_release_calls_real_the_run_does(tmp_path: Path) -> None:
     sotto.train(MeanConfig(), out)
     assert labels(out) == {"real"}
     assert seconds(out) == {0.0}
+
+
+def test_exact_numbers_of_real_people_are_not_written(tmp_path: Path) -> None:
+    """An author's learning curve is `simulated`, whoever took part."""
+    sotto.train(MeanConfig(), tmp_path / "one")
+    (run,) = open_experiment(tmp_path / "one").runs
+    for line in read(run.metrics):
+        assert (line.simulated, line.samples, line.samples_before) == ({}, (), ())
 
 
 def test_seeds_do_not_meet_the_same_real_people(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from sotto.errors import EnvironmentFailed
 from sotto.rl.envs.base import AnyEnvironment, Discrete
-from sotto.rl.envs.gymnasium.failures import flattened
+from sotto.rl.envs.gymnasium.failures import failures_of, flattened
 from sotto.rl.envs.gymnasium.specs import spec_of
 
 Seen = tuple[
@@ -151,9 +152,10 @@ class GymnasiumWorld:
         self._grow(_checked_count(count))
         # Every rollout has a separate seed, so it does not depend on earlier rollouts.
         seeds = [int(child.generate_state(1)[0]) for child in self._seeds.spawn(count)]
-        first = [
-            env.reset(seed=seed)[0] for env, seed in zip(self._envs[:count], seeds, strict=True)
-        ]
+        with failures_of(self._id):
+            first = [
+                env.reset(seed=seed)[0] for env, seed in zip(self._envs[:count], seeds, strict=True)
+            ]
         self._observations = self._flat(first)
         self._ended, self._elapsed = np.zeros(count, bool), 0
         return self._observations.copy()
@@ -165,11 +167,12 @@ class GymnasiumWorld:
         rewards = np.zeros(len(chosen), np.float32)
         ended = self._ended.copy()
         for i in np.flatnonzero(~ended):
-            seen, rewards[i], ended[i], truncated, _ = self._envs[i].step(
-                self._first_action + int(chosen[i])
-            )
+            with failures_of(self._id):
+                seen, rewards[i], ended[i], truncated, _ = self._envs[i].step(
+                    self._first_action + int(chosen[i])
+                )
             if truncated and not ended[i] and self._elapsed < self.cap:
-                raise ValueError(
+                raise EnvironmentFailed(
                     f"{self._id} truncated an episode after {self._elapsed} of {self.cap} steps; "
                     "give a cap that the environment allows."
                 )

@@ -109,9 +109,9 @@ def _train(
             if previous == done:  # the first chunk is charged, so a larger total_steps is stored
                 store(experiment)
             seconds = round(time.monotonic() - started, 3)
-            if settings.population == "real":
+            if is_real := settings.population == "real":
                 seconds = 0.0  # how long they take is theirs to know
-            lines = _lines(algorithm, config, progress, previous, seconds, ledgers)
+            lines = _lines(algorithm, config, progress, previous, seconds, ledgers, is_real)
             try:
                 _save(experiment, progress, lines, ledgers, logs)
             except OSError as error:
@@ -183,9 +183,10 @@ def _lines(
     previous: int,
     seconds: float,
     ledgers: Sequence[AnyLedger],
+    is_real: bool,
 ) -> tuple[Line, ...]:
-    """Returns one line of metrics for each run."""
-    found = []
+    """Returns one line of metrics for each run, without exact numbers of people who are real."""
+    found, shown = [], not is_real
     for index in range(jax.tree.leaves(progress.states)[0].shape[0]):
         epsilon = ledgers[index].spent().epsilon if ledgers else math.inf
         made = mark(ledgers[index]) if ledgers else None
@@ -204,10 +205,10 @@ def _lines(
                 head_hash=None if made is None else made.head_hash,
                 released=_series(progress.released, index),
                 evaluation={n: float(x[index]) for n, x in progress.evaluation.items()},
-                simulated=_series(progress.simulated, index),
-                samples=progress.samples,
+                simulated=_series(progress.simulated, index) if shown else {},
+                samples=progress.samples if shown else (),
                 before={n: float(x[index]) for n, x in progress.before.items()},
-                samples_before=progress.samples_before,
+                samples_before=progress.samples_before if shown else (),
             )
         )
     return tuple(found)

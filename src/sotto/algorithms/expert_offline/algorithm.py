@@ -22,7 +22,7 @@ from sotto.algorithms.expert_offline.states import Sources, evaluate, initial_st
 from sotto.algorithms.log_facts import require_same
 from sotto.data import minari_files
 from sotto.data.imports.records import require_numbered
-from sotto.errors import RunError
+from sotto.errors import EnvironmentFailed, RunError
 from sotto.files import absolute, silence
 from sotto.keys import new_key
 from sotto.privacy.errors import PrivacyError
@@ -209,16 +209,17 @@ def _of_real(config: ExpertOfflineConfig, work: Callable[[], _T]) -> _T:
 
     Raises:
         PrivacyError: the error of a ledger, which does not depend on data.
+        EnvironmentFailed: the public simulator failed, in which nobody real is met.
         RunError: any other error with real experts, always with the same message.
     """
     if config.population == "simulated":
         return work()
-    refused: PrivacyError | None = None
+    refused: PrivacyError | EnvironmentFailed | None = None
     with silence(), warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):
         warnings.simplefilter("ignore")
         try:
             return work()
-        except PrivacyError as error:
+        except (PrivacyError, EnvironmentFailed) as error:
             refused = error.with_traceback(None)
             refused.__cause__ = refused.__context__ = None
     if refused is not None:

@@ -76,6 +76,8 @@ class StudentTraining:
         self._teachers = teachers
         self._collect = collect
         self._silent = [False] * len(teachers)
+        statements = [one.statement for one in teachers]
+        self._about_real = any(one is not None and one.population == "real" for one in statements)
         for teacher in teachers:
             check_teacher(
                 config,
@@ -93,6 +95,8 @@ class StudentTraining:
             series = jax.tree.map(lambda *values: np.stack(values, axis=1), *metrics)
             named = _named(series)
             released = {"answered": named.pop("answered")}
+            if self._about_real:  # all of it follows from answers, and from the student's simulator
+                released, named = released | named, {}
             yield Progress(self.done, self.states, released, simulated=named)
 
     def _update(self) -> KickstartMetrics:

@@ -121,6 +121,7 @@ class Draws:
         participation: given where people are sampled.
         batches: how sampled people are processed.
         pool: given where the sampled people's data are outside the program.
+        unit: shapes of one person's data in the pool.
     """
 
     def __init__(
@@ -137,12 +138,14 @@ class Draws:
         participation: Poisson | None,
         batches: Batches | None,
         pool: Pool | None,
+        unit: PyTree[jax.ShapeDtypeStruct],
     ) -> None:
         self._generators = generators
         self._sequence = sequence
         self._dimensions, self._scales, self._grids = dimensions, scales, grids
         self._runs, self._horizon, self._chunk = runs, horizon, chunk
         self._participation, self._batches, self._pool = participation, batches, pool
+        self._unit = unit
         self._capacity = 0 if batches is None else batches.likely
         self._made = 0
         self._left: Drawn | None = None
@@ -227,7 +230,27 @@ class Draws:
             whole[drawn] = rows
             return whole
 
-        return jax.tree.map(placed, self._pool.draw(persons[drawn], self._generators.next()))
+        rows = self._pool.draw(persons[drawn], self._generators.next())
+        _require_rows(rows, int(drawn.sum()), self._unit)
+        return jax.tree.map(placed, rows)
+
+
+def _require_rows(rows: Any, count: int, unit: PyTree[jax.ShapeDtypeStruct]) -> None:
+    """Refuses rows that are not one for each person, of the shapes that the programs have.
+
+    NumPy would give one row to everybody, and JAX would trace programs again for other shapes.
+    """
+    structure: Any = jax.tree.structure(unit)
+    same = jax.tree.structure(rows) == structure and all(
+        np.shape(x) == (count, *one.shape)
+        and jax.dtypes.canonicalize_dtype(np.asarray(x).dtype) == one.dtype
+        for x, one in zip(jax.tree.leaves(rows), jax.tree.leaves(unit), strict=False)
+    )
+    if not same:
+        raise ValueError(
+            "the pool must return one row for each person that was asked for, always of the same "
+            "shape and type; give a person without data a row of zeros"
+        )
 
 
 def _aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:

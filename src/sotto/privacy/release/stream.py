@@ -107,6 +107,7 @@ class Stream:
             participation=sampling_of(release),
             batches=self._batches,
             pool=pool,
+            unit=traced.unit,
         )
         runs = jax.vmap(self._releases, in_axes=(0, 0, 0, 0, 0, 0, 0, None))
         self._program = jax.jit(

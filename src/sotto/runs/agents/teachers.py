@@ -60,14 +60,18 @@ def teacher_policies(
         ensemble = Ensemble(policy)
     except ValueError as error:
         raise RunError(f"{path} cannot be a teacher: {error}") from error
-    simulated: PopulationKind | None = "simulated" if is_simulator(config.env_id) else None
+    population: PopulationKind | None
+    if private:
+        population = _population(experiment)  # an environment that met people is not made again
+    else:
+        population = "simulated" if is_simulator(config.env_id) else None
     return TeacherRun(
         path=path,
         env_id=config.env_id,
         private_training=private,
         shards=not private and len(experiment.runs) > 1,
         protected=protected and not private,
-        population=_population(experiment) if private else simulated,
+        population=population,
         _ensemble=ensemble,
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from sotto.extras import EXTRAS
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
+from sotto.rl.envs.gymnasium.failures import failures_of
 from sotto.rl.envs.gymnasium.specs import spec_of
 from sotto.rl.envs.gymnasium.unseen import EnvironmentFacts, facts, meets_nobody, unseen_facts
 from sotto.rl.envs.registry import is_native
@@ -87,6 +88,11 @@ def facts_of(env_id: str, options: dict[str, Any], unseen: bool) -> EnvironmentF
         ) from error
     except gym.error.Error as error:
         raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
+    except ValueError:
+        raise
+    except Exception:
+        with failures_of(env_id):
+            raise
 
 
 def described_by(
