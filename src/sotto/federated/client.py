@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from sotto.federated import messages
-from sotto.federated.device import RoundDevice
+from sotto.federated.device import PROTOCOL, RoundDevice
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.errors import PrivacyError
 
@@ -85,7 +85,8 @@ def client_app(
                 "data takes no part; the settings need population: real"
             )
         own = plan.shared.contribution(state, own_data(plan, state), _new_key())
-        return device, messages.of_bytes(device.mask(sealed, own).tobytes())
+        masked = device.mask(sealed, own).tobytes()
+        return device, messages.of_vector(masked, device.unread)
 
     def answer(message: Message, context: Context, person: int, request: ConfigRecord) -> _Turn:
         device, asked = _recalled(message, context, person, "unmask"), messages.question_in(request)
@@ -113,8 +114,9 @@ def client_app(
         return handle
 
     def enrol(message: Message, context: Context) -> Message:
-        numbers = ConfigRecord({"persons": list(_persons(context, people))})
-        return Message(RecordDict({"enrolled": numbers}), reply_to=message)
+        persons = list(_persons(context, people))
+        enrolled = ConfigRecord({"persons": persons, "protocol": PROTOCOL})
+        return Message(RecordDict({"enrolled": enrolled}), reply_to=message)
 
     made = ClientApp()
     made.query(messages.ENROL)(enrol)

@@ -2,13 +2,15 @@
 
 ```
 announce()                 two public keys
-share(place, people, keys) its secrets in shares, sealed for each neighbour
+share(place, people, keys) its secrets in shares, hashed and sealed for each neighbour
 mask(sealed, vector)       the vector, plus masks that cancel in the sum of all
 unmask(active, dropped)    shares of the masks that are left in the sum
 ```
 
 The protocol is that of Bell et al. 2020 (SecAgg+), after Bonawitz et al. 2017, for integers modulo
-2^bits. A device goes through the stages once, in this order.
+2^bits. A device goes through the stages once, in this order. Beyond these papers, whoever gives a
+share also gives its hash. A device says which shares do not fit their hashes, before anything is
+charged. A share that it then opens and that does not fit proves that the device is wrong.
 
 Guarantee:
     The vector leaves the device only as y = x + PRG(b) + sum of +-PRG(s_j) over neighbours j,
@@ -18,7 +20,8 @@ Guarantee:
 
     The adversary is a server that follows the protocol, with colluding devices as in
     `sotto.federated.neighbours`. All that it sees in a round can be simulated from the sum of the
-    vectors of active devices, as far as X25519, HKDF and AES hold (Bell et al. 2020, section 3).
+    vectors of active devices (Bell et al. 2020, section 3). X25519, HKDF and AES must hold, and
+    SHA-256 counts as a random oracle (docs/proofs/devices.md).
 """
 
 import json
@@ -32,6 +35,9 @@ from jaxtyping import UInt
 from sotto.federated import secrets
 from sotto.federated.errors import ProtocolError
 from sotto.federated.neighbours import Neighbourhood, neighbourhood
+
+PROTOCOL = 2
+"""Version of the messages. The first one had no hashes of shares, and did not name its version."""
 
 ROUND_BYTES = 16
 """Bytes of a round's id."""
@@ -93,6 +99,11 @@ class RoundDevice:
         self._keys: dict[int, bytes] = {}  # of neighbours: public keys for masks and for seals
         self._held: dict[int, bytes] = {}  # of neighbours: a share of the seed, and one of the key
 
+    @property
+    def unread(self) -> list[int]:
+        """Places of neighbours whose shares cannot be read, or do not fit their hashes."""
+        return [other for other, shares in self._held.items() if not shares]
+
     def __repr__(self) -> str:
         return f"RoundDevice(stage={self._stage})"  # nothing secret
 
@@ -102,7 +113,7 @@ class RoundDevice:
         return secrets.public_key(self._mask_key) + secrets.public_key(self._seal_key)
 
     def share(self, place: int, people: int, keys: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Returns shares of the device's two secrets, sealed for each neighbour.
+        """Returns shares of the device's two secrets for each neighbour: their hashes, then a seal.
 
         Args:
             place: the device's place in the circle.
@@ -131,13 +142,13 @@ class RoundDevice:
         points = [other + 1 for other in keys]
         seeds = secrets.split(self._seed, circle.threshold, points)
         mask_keys = secrets.split(self._mask_key, circle.threshold, points)
+        given = {other: seeds[other + 1] + mask_keys[other + 1] for other in keys}
         return {
-            other: secrets.sealed(
-                self._seal(other, place, other),
-                seeds[other + 1] + mask_keys[other + 1],
-                terms.of_pair("share", place, other),
+            other: hashes_of(terms, place, other, both)
+            + secrets.sealed(
+                self._seal(other, place, other), both, terms.of_pair("share", place, other)
             )
-            for other in keys
+            for other, both in given.items()
         }
 
     def mask(
@@ -147,7 +158,7 @@ class RoundDevice:
 
         Args:
             sealed: shares for this device, by the places of the neighbours who made them. Those
-                who are missing have dropped out. A share that cannot be read is as good as none.
+                who are missing have dropped out. What cannot be read is `unread` afterwards.
             vector: numbers modulo 2^bits.
 
         Raises:
@@ -244,17 +255,27 @@ class RoundDevice:
     def _opened(self, giver: int, data: bytes) -> bytes:
         """Returns the two shares of a neighbour, or nothing if they cannot be read."""
         about = self.terms.of_pair("share", giver, self._place)
+        hashes, seal = data[: 2 * secrets.HASH_BYTES], data[2 * secrets.HASH_BYTES :]
         try:
-            shares = secrets.unsealed(self._seal(giver, giver, self._place), data, about)
+            shares = secrets.unsealed(self._seal(giver, giver, self._place), seal, about)
         except ProtocolError:
             return b""
-        return shares if len(shares) == 2 * secrets.SHARE_BYTES else b""
+        whole = len(shares) == 2 * secrets.SHARE_BYTES
+        fits = whole and hashes_of(self.terms, giver, self._place, shares) == hashes
+        return shares if fits else b""
 
     def _seal(self, other: int, giver: int, receiver: int) -> bytes:
         """Returns the key under which shares go from one place to another."""
         public = self._keys[other][secrets.KEY_BYTES :]
         purpose = self.terms.of_pair("seal", giver, receiver)
         return secrets.common_secret(self._seal_key, public, purpose)
+
+
+def hashes_of(terms: RoundTerms, giver: int, holder: int, shares: bytes) -> bytes:
+    """Returns the hashes of two shares, of the giver's seed and of its key, for one holder."""
+    size = secrets.SHARE_BYTES
+    seed = secrets.hash_of(shares[:size], terms.of_pair("seed", giver, holder))
+    return seed + secrets.hash_of(shares[size:], terms.of_pair("key", giver, holder))
 
 
 def pair_mask(

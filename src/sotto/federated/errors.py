@@ -23,12 +23,4 @@ class RoundGivenUp(Exception):
 
 
 class RoundLost(RunError):
-    """A sum that was charged cannot be opened. The release stays charged, and nothing is known.
-
-    Attributes:
-        persons: people whose devices' secrets could not be opened.
-    """
-
-    def __init__(self, reason: str, persons: list[int]) -> None:
-        super().__init__(reason)
-        self.persons = persons
+    """A sum that was charged cannot be opened. The release stays charged, and nothing is known."""

@@ -13,11 +13,11 @@ starts a process for each message to a device.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from sotto.federated.device import RoundTerms
+from sotto.federated.device import PROTOCOL, RoundTerms
 from sotto.federated.errors import ProtocolError
 from sotto.federated.round import Question, Seat
 
@@ -77,8 +77,14 @@ def terms_in(found: RecordDict) -> RoundTerms:
     try:
         values = json.loads(settings_in(found))
         bits, promised, colluding = (values[name] for name in ("bits", "promised", "colluding"))
+        protocol = values.get("protocol")
     except (ValueError, TypeError, LookupError) as error:
         raise ProtocolError("the settings have no terms of rounds") from error
+    if protocol != PROTOCOL:
+        raise ProtocolError(
+            f"the server's protocol has version {protocol or 1}, and this device's {PROTOCOL}; "
+            "install the server's version of sotto on the device"
+        )
     whole = all(type(one) is int for one in (bits, promised, colluding))
     if not isinstance(round_id, bytes) or not whole:
         raise ProtocolError("a message to a device has the terms of the round")
@@ -86,7 +92,7 @@ def terms_in(found: RecordDict) -> RoundTerms:
 
 
 def of_bytes(value: bytes) -> ConfigRecord:
-    """Returns a record of some bytes, such as a masked vector."""
+    """Returns a record of some bytes, such as two public keys."""
     return ConfigRecord({"value": value})
 
 
@@ -100,6 +106,20 @@ def bytes_in(record: ConfigRecord) -> bytes:
     if not isinstance(value, bytes):
         raise ProtocolError("the record has no bytes")
     return value
+
+
+def of_vector(vector: bytes, unread: Sequence[int]) -> ConfigRecord:
+    """Returns a record of a masked vector, and of the places whose shares cannot be read."""
+    return ConfigRecord({"value": vector, "unread": list(unread)})
+
+
+def vector_in(record: ConfigRecord) -> tuple[bytes, list[int]]:
+    """Returns the masked vector and the places of `of_vector`.
+
+    Raises:
+        ProtocolError: the record has another form.
+    """
+    return bytes_in(record), _whole_numbers(record, "unread")
 
 
 def of_places(values: Mapping[int, bytes]) -> ConfigRecord:

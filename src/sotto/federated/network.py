@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from sotto.federated import messages
+from sotto.federated.device import PROTOCOL
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.ledger.persons import LARGEST_PERSON
 
@@ -72,6 +73,12 @@ class Network:
                 continue
             self._known.add(answer.metadata.src_node_id)
             record = answer.content.config_records.get("enrolled", ConfigRecord())
+            if record.get("protocol") != PROTOCOL:
+                _log.warning(
+                    "a device of another version of the protocol is left out; install the "
+                    "server's version of sotto on it"
+                )
+                continue
             persons = record.get("persons")
             if not isinstance(persons, list) or (len(persons) > 1 and not self._simulated):
                 _log.warning("a node that is not the device of one person is left out")

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, RecordDict
 from jaxtyping import PyTree
 
 from sotto.algorithms.base import Algorithm
-from sotto.federated.device import RoundTerms
+from sotto.federated.device import PROTOCOL, RoundTerms
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.release.noise_shares import Promise, SharedRelease
 from sotto.privacy.release.release import Release
@@ -27,7 +27,8 @@ from sotto.privacy.statements import Part, ShareOfNoise
 from sotto.rl.envs.registry import from_data
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 
-_FIELDS = {"algorithm", "config", "promised", "colluding", "bits", "horizon", "parts", "shares"}
+_NUMBERS = ("protocol", "promised", "colluding", "bits", "horizon")
+_FIELDS = {"algorithm", "config", "parts", "shares", *_NUMBERS}
 
 _ROUNDING = 1e-6
 """Relative difference of two machines' calibrations, whose roots are found up to a tolerance."""
@@ -117,6 +118,7 @@ class Plan:
         """Returns the settings as JSON."""
         return json.dumps(
             {
+                "protocol": PROTOCOL,
                 "algorithm": self.algorithm.name,
                 "config": config_to_json(self.algorithm, self.config),
                 **asdict(self.promise),
@@ -141,10 +143,7 @@ class Plan:
         """
         try:
             values = json.loads(text)
-            if set(values) != _FIELDS or any(
-                type(values[name]) is not int
-                for name in ("promised", "colluding", "bits", "horizon")
-            ):
+            if set(values) != _FIELDS or any(type(values[name]) is not int for name in _NUMBERS):
                 raise ProtocolError(
                     f"a plan has the fields {', '.join(sorted(_FIELDS))}; install the server's "
                     "version of sotto on the device"

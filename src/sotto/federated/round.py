@@ -9,12 +9,20 @@ open(answers)     the sum of the active devices' vectors
 
 Devices may be missing in every message; they have dropped out. Messages of another form count as
 missing. The ledger is charged between `collect` and the questions to the devices.
+
+Who gives shares gives their hashes, too. Only shares that fit their hashes count. Three things
+prove a device wrong, and nothing else does:
+
+- it opens a share that does not fit the hash, which an honest device would not have kept;
+- its shares fit their hashes, and have no secret or not that of its public key;
+- as many neighbours as the threshold cannot read its shares: fewer than that collude.
 """
 
 import secrets as random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import UInt32
@@ -54,10 +62,14 @@ class Round:
     Args:
         terms: public terms of the round.
         size: length of the vectors.
+
+    Attributes:
+        wrong: persons whose devices are proved wrong.
     """
 
     def __init__(self, terms: RoundTerms, size: int) -> None:
         self._terms, self._size = terms, size
+        self.wrong: set[int] = set()
         self._circle = Neighbourhood(0, 0, 0)
         self._persons: list[int] = []  # by place
         self._keys: dict[int, bytes] = {}  # by place
@@ -105,11 +117,20 @@ class Round:
             for place in self._sharing
         }
 
-    def collect(self, vectors: Mapping[int, bytes]) -> dict[int, Question]:
+    def collect(
+        self,
+        vectors: Mapping[int, bytes],
+        unread: Mapping[int, Collection[int]] = MappingProxyType({}),
+    ) -> dict[int, Question]:
         """Returns the question to each person who sent a masked vector; they are `active` now.
 
+        Args:
+            vectors: masked vector of each person.
+            unread: places of neighbours whose shares the person cannot read.
+
         Raises:
-            RoundGivenUp: they are fewer than promised.
+            RoundGivenUp: they are fewer than promised, or too few of them can read the shares of a
+                device, so that the sum could not be opened.
         """
         kind, limit = secrets.number_type(self._terms.bits), 2**self._terms.bits
         for place in self._sharing:
@@ -120,6 +141,7 @@ class Round:
             if numbers.max() < limit:
                 self._active[place] = numbers
         self._require_promised(len(self._active), "sent vectors")
+        self._require_readable(unread)
         questions = {}
         for place in self._active:
             linked = self._linked(place)
@@ -137,31 +159,35 @@ class Round:
             answers: shares from each person who answered, by the places of their neighbours.
 
         Raises:
-            RoundLost: too few shares came, or they do not fit each other.
+            RoundLost: too few shares came that fit their hashes, or they do not fit each other.
         """
         shares: dict[int, dict[int, bytes]] = {place: {} for place in self._sharing}
-        for giver in self._active:
-            answer = answers.get(self._persons[giver], {})
-            if sorted(answer) == self._linked(giver):
+        for holder in self._active:
+            answer = answers.get(self._persons[holder], {})
+            if sorted(answer) == self._linked(holder):
                 for place, share in answer.items():
-                    shares[place][giver + 1] = share
-        total, lost = np.zeros(self._size, np.uint32), dict[int, str]()
-        for place in self._sharing:
-            neighbours = [other for other in self._linked(place) if other in self._active]
-            if place not in self._active and not neighbours:
+                    if self._fits(place, holder, share):
+                        shares[place][holder + 1] = share
+                    elif share:  # who cannot read a share opens nothing
+                        self.wrong.add(self._persons[holder])
+        total, lost = np.zeros(self._size, np.uint32), set[str]()
+        for place, neighbours in self._to_open():
+            if len(shares[place]) < self._circle.threshold:
+                lost.add("too few devices gave right shares of a secret")
                 continue
             try:
-                secret = self._joined(shares[place])
+                secret = secrets.joined(shares[place], self._circle.threshold)
                 if place in self._active:
                     total += self._active[place]
                     total -= secrets.mask(secret, self._size, self._terms.bits)
                 else:  # neighbours added masks that the dropped device did not cancel
                     total += self._missing(place, secret, neighbours)
             except ProtocolError as error:
-                lost[self._persons[place]] = str(error)
+                lost.add(str(error))
+                self.wrong.add(self._persons[place])
         if lost:
-            reason = next(iter(lost.values()))
-            raise RoundLost(f"{reason}, so the sum of a charged release is lost", [*lost])
+            reasons = ", and ".join(sorted(lost))
+            raise RoundLost(f"{reasons}, so the sum of a charged release is lost")
         return total & np.uint32(2**self._terms.bits - 1)
 
     def _missing(
@@ -169,22 +195,39 @@ class Round:
     ) -> UInt32[np.ndarray, " size"]:
         """Returns the masks that a dropped device would have added."""
         if secrets.public_key(key) != self._keys[place][: secrets.KEY_BYTES]:
-            raise ProtocolError("a device gave a wrong share")
+            raise ProtocolError("a device gave shares of another key than its own")
         total = np.zeros(self._size, np.uint32)
         for other in neighbours:
             total += pair_mask(self._terms, key, self._keys[other], place, other, self._size)
         return total
 
-    def _joined(self, shares: Mapping[int, bytes]) -> bytes:
-        """Returns the secret of a device from the shares of its neighbours."""
-        threshold = self._circle.threshold
-        fitting = {at: one for at, one in shares.items() if len(one) == secrets.SHARE_BYTES}
-        if len(fitting) < threshold:
-            raise ProtocolError("too few devices gave their shares of a secret")
-        try:
-            return secrets.joined(fitting, threshold)
-        except ProtocolError as error:
-            raise ProtocolError("a device gave a wrong share") from error
+    def _fits(self, place: int, holder: int, share: bytes) -> bool:
+        """Whether a holder's share, of the secret that is opened of a place, fits its hash."""
+        active, size = place in self._active, secrets.HASH_BYTES
+        given = self._sharing[place][holder]
+        about = self._terms.of_pair("seed" if active else "key", place, holder)
+        hashed = given[:size] if active else given[size : 2 * size]
+        return len(share) == secrets.SHARE_BYTES and secrets.hash_of(share, about) == hashed
+
+    def _to_open(self) -> Iterator[tuple[int, list[int]]]:
+        """Yields each place of which a secret is needed, with its neighbours in the sum."""
+        for place in self._sharing:
+            neighbours = [other for other in self._linked(place) if other in self._active]
+            if place in self._active or neighbours:
+                yield place, neighbours
+
+    def _require_readable(self, unread: Mapping[int, Collection[int]]) -> None:
+        """Gives the round up if too few devices in the sum can read the shares of a device."""
+        threshold, fewest = self._circle.threshold, len(self._persons)
+        said = {place: set(unread.get(self._persons[place], ())) for place in self._active}
+        for place, neighbours in self._to_open():
+            unable = sum(place in said[one] for one in neighbours)
+            fewest = min(fewest, len(neighbours) - unable)
+            if unable >= threshold:
+                self.wrong.add(self._persons[place])
+        if fewest < threshold:
+            reason = f"{fewest} devices can read some device's shares, and {threshold} are needed"
+            raise RoundGivenUp(reason, len(self._active))
 
     def _linked(self, place: int) -> list[int]:
         """Returns the neighbours of a place with whom it shares masks: those who gave shares."""

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from math import prod
 
 import numpy as np
@@ -29,6 +30,9 @@ KEY_BYTES = 32
 
 SHARE_BYTES = 33
 """Bytes of one share of a secret."""
+
+HASH_BYTES = 32
+"""Bytes of the hash of a share."""
 
 PRIME = 2**256 + 297
 """Order of the field of the shares, the smallest prime above 2^256."""
@@ -110,6 +114,16 @@ def unsealed(key: bytes, data: bytes, about: bytes) -> bytes:
         return AESGCM(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], about)
     except (InvalidTag, ValueError) as error:
         raise ProtocolError("a sealed share was changed, or is for another device") from error
+
+
+def hash_of(share: bytes, about: bytes) -> bytes:
+    """Returns a hash that fits no other share, and tells nothing about one with 250 random bits.
+
+    Args:
+        share: a share of `SHARE_BYTES`.
+        about: everything that the share is for.
+    """
+    return sha256(about + share).digest()
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int]) -> dict[int, bytes]:

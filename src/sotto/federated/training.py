@@ -109,7 +109,8 @@ class DeviceTraining:
         self._total = algorithm.num_updates(config)
         self._random = random.SystemRandom()
         self._asked: dict[int, int] = {}  # how often each person was asked
-        self._charged: set[int] = set()  # with those whom the ledger refuses, or who lost a sum
+        self._charged: set[int] = set()  # with those whom the ledger refuses
+        self._wrong: set[int] = set()  # whose devices were proved wrong before they were charged
         self._open()
 
     def _open(self) -> None:
@@ -127,14 +128,12 @@ class DeviceTraining:
         while self._done < self._total:
             if self._stream.releases == self._plan.horizon:  # some were charged and lost
                 self._open()
+            known = len(self._wrong)
             try:
                 log = self._release()
             except RoundLost as lost:
                 _log.warning("a release was charged and lost: %s", lost)
-                # A device that is not in the sum is not charged, and could do this again for ever.
-                uncharged = set(lost.persons) - self._charged
-                self._charged |= uncharged
-                lost_in_a_row += not uncharged
+                lost_in_a_row += len(self._wrong) == known
                 if lost_in_a_row == _LOST:
                     raise
                 continue
@@ -151,13 +150,13 @@ class DeviceTraining:
 
     def _release(self) -> Any:
         """Makes one release; returns its log."""
-        most = 0
+        most, last = 0, ""
         for _ in range(_GIVEN_UP):
             try:
                 total = self._summed()
             except RoundGivenUp as reason:
                 _log.warning("a round is given up, and other people are asked: %s", reason)
-                most = max(most, reason.answered)
+                most, last = max(most, reason.answered), str(reason)
                 continue
             self._state, log = self._stream.release(total)
             return log
@@ -167,8 +166,8 @@ class DeviceTraining:
                 "so there is no release; the devices' logs say why"
             )
         raise RunError(
-            f"{_GIVEN_UP} rounds in a row had fewer devices than the {self._promise.promised} "
-            "promised; ask when more are connected, or start a run that promises fewer"
+            f"{_GIVEN_UP} rounds in a row were given up, the last because {last}; ask when more "
+            "are connected, or start a run that promises fewer"
         )
 
     def _summed(self) -> UInt32[np.ndarray, " size"]:
@@ -181,6 +180,14 @@ class DeviceTraining:
         """
         round_id = os.urandom(ROUND_BYTES)
         one = Round(self._plan.terms(round_id), self._plan.shared.size)
+        try:
+            return self._stages(one, round_id)
+        finally:
+            # A device that is not in the sum is not charged, and could do this again for ever.
+            self._wrong |= one.wrong - self._charged
+
+    def _stages(self, one: Round, round_id: bytes) -> UInt32[np.ndarray, " size"]:
+        """Asks the stages of one round, and charges for its sum."""
         ask = partial(self._network.ask, settings=self._settings, round_id=round_id)
         nothing = {person: messages.of_bytes(b"") for person in self._chosen()}
         keys = ask(messages.KEYS, nothing, read=messages.bytes_in)
@@ -188,8 +195,10 @@ class DeviceTraining:
         sealed = ask(messages.SHARES, seats, read=messages.places_in)
         passed = {p: messages.of_places(shares) for p, shares in one.pass_on(sealed).items()}
         state = self._plan.of_state(self._state)
-        vectors = ask(messages.VECTORS, passed, read=messages.bytes_in, state=state)
-        questions = {p: messages.of_question(q) for p, q in one.collect(vectors).items()}
+        masked = ask(messages.VECTORS, passed, read=messages.vector_in, state=state)
+        vectors = {p: vector for p, (vector, _) in masked.items()}
+        asked = one.collect(vectors, {p: unread for p, (_, unread) in masked.items()})
+        questions = {p: messages.of_question(q) for p, q in asked.items()}
         try:
             self._stream.charge(np.array(one.active))
         except BudgetExceeded:
@@ -231,7 +240,7 @@ class DeviceTraining:
         """Returns those who can be charged, as many as a release has, least often asked first."""
         slots = self._plan.shared.release.slots
         while True:
-            left = [person for person in people if person not in self._charged]
+            left = [one for one in people if one not in self._charged | self._wrong]
             self._random.shuffle(left)
             chosen = sorted(left, key=lambda person: self._asked.get(person, 0))[:slots]
             # By an earlier process, or by other products that share the budget.
