@@ -16,8 +16,10 @@ from small import UNIT, statement
 
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 from sotto.privacy.ledger import databases, entries
+from sotto.privacy.ledger.allowances import Allowance
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.spending import Budget
 
 BUDGET = Budget(epsilon=1.3, delta=1e-5)
@@ -263,6 +265,71 @@ def test_a_database_that_forgets_charges_is_refused(
     with pytest.raises(LedgerCorrupt, match="does not keep what is written into the ledger"):
         stream.charge(0, 1, [np.array([0])])
     assert stream.releases == 0
+
+
+_DEFERRED = """
+CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN DELETE FROM entries WHERE sequence = NEW.sequence; RETURN NULL; END $$;
+DROP TRIGGER no_change ON entries;
+CREATE CONSTRAINT TRIGGER forget AFTER INSERT ON entries
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION forget()
+"""
+
+
+def test_a_charge_that_is_forgotten_at_its_commit_is_refused(
+    ledger: Ledger, postgresql_url: str
+) -> None:
+    stream = ledger.open_stream(STATEMENT)
+    with connected(postgresql_url) as admin:
+        admin.exec_driver_sql(_DEFERRED)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="does not keep what is written into the ledger"):
+            stream.charge(0, 1, [np.array([0])])
+    assert stream.releases == 0
+
+
+def test_a_shared_budget_that_forgets_at_a_commit_is_refused(postgresql_url: str) -> None:
+    budget = SharedBudget.create(postgresql_url, Allowance(epsilon=5.0, delta=1e-3))
+    with connected(postgresql_url) as admin:
+        admin.exec_driver_sql(_DEFERRED)
+    with pytest.raises(LedgerCorrupt, match="does not keep what is written into the ledger"):
+        budget.see("run-a 0", None, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (_DEFERRED, "the trigger 'forget'"),
+        ("CREATE RULE lost AS ON INSERT TO entries DO INSTEAD NOTHING", "the rule 'lost'"),
+        ("CREATE POLICY hidden ON entries USING (false)", "the policy 'hidden'"),
+        ("ALTER TABLE entries ENABLE ROW LEVEL SECURITY", "the unusual table 'entries'"),
+        (
+            "ALTER TABLE entries RENAME TO kept; CREATE VIEW entries AS SELECT * FROM kept",
+            "the rule '_RETURN'",
+        ),
+        (
+            "CREATE TABLE others (run_id varchar PRIMARY KEY); INSERT INTO others VALUES ('run-a');"
+            "ALTER TABLE entries ADD FOREIGN KEY (run_id) REFERENCES others ON DELETE CASCADE",
+            "the trigger 'RI_",
+        ),
+        (
+            "DROP TRIGGER no_change ON entries; CREATE TRIGGER no_change BEFORE UPDATE ON entries "
+            "FOR EACH STATEMENT EXECUTE FUNCTION sotto_append_only()",
+            "the trigger 'no_change'",
+        ),
+    ],
+)
+def test_a_database_that_could_forget_charges_is_not_opened(
+    ledger: Ledger, postgresql_url: str, made: str, named: str
+) -> None:
+    with connected(postgresql_url) as admin:
+        admin.exec_driver_sql(made)
+    for refused in (
+        lambda: Ledger.open(postgresql_url),
+        lambda: Ledger.create(postgresql_url, "run-b", unit=UNIT, budget=BUDGET),
+    ):
+        with pytest.raises(LedgerCorrupt, match=f"holds {named}.*could drop or hide"):
+            refused()
 
 
 _VICTIM = """

@@ -84,6 +84,7 @@ class Chain(ABC):
                 self._catch_up(connection)
                 yield connection
             for entry in self._inserted:
+                entries.require_kept(self._engine, entry)
                 self._append(entry, json.loads(entry.payload))
 
     def _insert(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> Entry:

@@ -37,6 +37,19 @@ _NAMES = ("sqlite", "postgresql")
 _CHANGES = ("UPDATE", "DELETE")
 _HASH = re.compile("[0-9a-f]{64}")
 _APPEND_ONLY = "the ledger is append-only"
+_NO_CHANGE = (  # in the words of pg_get_triggerdef
+    "CREATE TRIGGER no_change BEFORE DELETE OR UPDATE OR TRUNCATE ON {} "
+    "FOR EACH STATEMENT EXECUTE FUNCTION sotto_append_only()"
+)
+_FOREIGN = sa.text(
+    "SELECT 'trigger' AS kind, tgname::text AS name FROM pg_trigger "
+    "WHERE tgrelid = to_regclass(:table) AND pg_get_triggerdef(oid, true) <> :own "
+    "UNION ALL SELECT 'rule', rulename::text FROM pg_rewrite WHERE ev_class = to_regclass(:table) "
+    "UNION ALL SELECT 'policy', polname::text FROM pg_policy WHERE polrelid = to_regclass(:table) "
+    "UNION ALL SELECT 'unusual table', relname::text FROM pg_class "
+    "WHERE oid = to_regclass(:table) AND (relkind <> 'r' OR relrowsecurity)"
+)
+"""Query of all that PostgreSQL does with a table beside the trigger of `make_append_only`."""
 
 
 def database(where: Path | str) -> sa.Engine:
@@ -104,10 +117,23 @@ def make_append_only(connection: sa.Connection, table: sa.Table) -> None:
         "CREATE OR REPLACE FUNCTION sotto_append_only() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN RAISE EXCEPTION '{_APPEND_ONLY}'; END $$"
     )
-    connection.exec_driver_sql(
-        f"CREATE TRIGGER no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
-        "FOR EACH STATEMENT EXECUTE FUNCTION sotto_append_only()"
-    )
+    connection.exec_driver_sql(_NO_CHANGE.format(table.name))
+
+
+def require_plain(connection: sa.Connection, table: sa.Table) -> None:
+    """Refuses a table of PostgreSQL that could drop or hide rows, which none made here can.
+
+    An SQLite file is looked at as a whole when it is opened.
+
+    Raises:
+        LedgerCorrupt: the table is a view or is split, or has a rule, a policy or a trigger that
+            was not made here.
+    """
+    if connection.dialect.name == "sqlite":
+        return
+    made = {"table": table.name, "own": _NO_CHANGE.format(table.name)}
+    if (found := connection.execute(_FOREIGN, made).first()) is not None:
+        raise _not_plain(found.kind, found.name)
 
 
 def _refusal(action: str, table: str) -> str:
@@ -298,10 +324,14 @@ def _require_plain(connection: Any) -> None:
         }
         if not plain.get(kind, False):
             connection.close()
-            raise LedgerCorrupt(
-                f"the database holds the {kind} {name!r}, which could drop or hide what is "
-                "charged; use a ledger that was made here"
-            )
+            raise _not_plain(kind, name)
+
+
+def _not_plain(kind: str, name: str) -> LedgerCorrupt:
+    return LedgerCorrupt(
+        f"the database holds the {kind} {name!r}, which could drop or hide what is charged; use a "
+        "ledger that was made here"
+    )
 
 
 def _prepare_postgresql(engine: sa.Engine) -> None:

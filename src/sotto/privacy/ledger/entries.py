@@ -113,6 +113,7 @@ def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str
         if not sa.inspect(connection).has_table(_entries.name):
             damaged = f"{file} holds no {what}; name another file, or restore it from a backup"
             raise LedgerUnavailable(missing if file is None else damaged)
+        databases.require_plain(connection, _entries)
         held: list[str] = list(connection.scalars(sa.select(_entries.c.run_id).distinct()))
     if run_id is None and len(held) == 1:
         return held[0]
@@ -212,6 +213,7 @@ def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> 
         if not sa.inspect(connection).has_table(_entries.name):
             _entries.create(connection)
             databases.make_append_only(connection, _entries)
+        databases.require_plain(connection, _entries)
         for table in tables:
             table.create(connection, checkfirst=True)
         if _hash_at(connection, entry.run_id, entry.sequence) is not None:
@@ -220,6 +222,7 @@ def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> 
                 "differently"
             )
         insert(connection, entry)
+    require_kept(engine, entry)
     databases.sync_directory(engine)
 
 
@@ -230,6 +233,7 @@ def append(engine: sa.Engine, entry: Entry) -> None:
         LedgerMismatch: there is another entry in its place, or before it. The file may be an older
             copy, which was put in the place of the ledger while it was open.
         LedgerUnavailable: it cannot be written, or whether it was written is not known.
+        LedgerCorrupt: the database does not keep it.
     """
     with (
         databases.ledger_errors(engine, "nothing was charged, and trying again is safe"),
@@ -245,6 +249,7 @@ def append(engine: sa.Engine, entry: Entry) -> None:
             insert(connection, entry)
         elif found != entry.hash:
             raise LedgerMismatch(WRITTEN_BY_ANOTHER)
+    require_kept(engine, entry)
 
 
 def lock(connection: sa.Connection, run_id: str) -> None:
@@ -264,6 +269,24 @@ def insert(connection: sa.Connection, entry: Entry) -> None:
         LedgerCorrupt: the database did not take it, because of a rule or a trigger.
     """
     connection.execute(_INSERT, vars(entry) | {"hash": entry.hash})
+    _require_held(connection, entry)
+
+
+def require_kept(engine: sa.Engine, entry: Entry) -> None:
+    """Reads an entry after its commit, at which a deferred trigger can have removed it.
+
+    Raises:
+        LedgerCorrupt: the database did not keep it.
+        LedgerUnavailable: it cannot be read.
+    """
+    with (
+        databases.ledger_errors(engine, "nothing was released, and trying again is safe"),
+        databases.reading(engine) as connection,
+    ):
+        _require_held(connection, entry)
+
+
+def _require_held(connection: sa.Connection, entry: Entry) -> None:
     if _hash_at(connection, entry.run_id, entry.sequence) != entry.hash:
         raise LedgerCorrupt(
             "the database does not keep what is written into the ledger, because of a rule or a "
