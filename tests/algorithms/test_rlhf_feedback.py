@@ -113,6 +113,36 @@ def test_a_completion_gets_no_token_that_begins_a_text(log):
     assert found.completions[0, 0][found.completion_mask[0, 0]].tolist() == tokens(" was good")
 
 
+NAMED = [
+    {"person": "bob"},
+    rating("bob") | {"more": 1},
+    rating("bob", rating=1.5),
+    rating("bob", rating="good"),
+    rating("bob", rating=[[1]]),
+    rating("bob", prompt=""),
+    rating("bob", completion=7),
+    rating("bob", prompt="\ud800"),
+    json.dumps(rating("bob"))[:-1] + ', "rating": 1}',
+    json.dumps(rating("bob", rating=0))[:-2] + "1" * 5000 + "}",
+]
+
+
+@pytest.mark.parametrize("line", NAMED, ids=range(len(NAMED)))
+def test_whoever_a_line_names_keeps_their_place_whatever_else_it_says(log, line):
+    """Else what one person wrote moved the others to other releases, and to other numbers."""
+    usable, lost = (read(log(rating("ann"), one, rating("cid"))) for one in (rating("bob"), line))
+    np.testing.assert_array_equal(lost.present[:, 0], [True, False, True])
+    for array, other in zip(usable, lost, strict=True):
+        np.testing.assert_array_equal(array[[0, 2]], other[[0, 2]])
+        assert not np.any(other[1])
+
+
+def test_bytes_that_are_no_text_lose_their_row_only(log):
+    path = log(rating("ann"), rating("bob", "caf"), rating("cid"))
+    path.write_bytes(path.read_bytes().replace(b"caf", b"caf\xe9"))
+    np.testing.assert_array_equal(read(path).present[:, 0], [True, False, True])
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -154,11 +184,11 @@ def test_a_line_that_cannot_be_used_is_left_out_and_errors_quote_nobody(log, lin
 
 def test_bytes_that_are_no_text_are_left_out(tmp_path):
     path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"person": "\xe9"}\n')
-    with pytest.raises(RunError, match=r"line 1 of .* is not a JSON object in UTF-8"):
+    path.write_bytes(b'{"person": "\xe9", "prompt": "\xe9", "completion": "a", "rating": 1}\n')
+    with pytest.raises(RunError, match=r"line 1 of .* has a prompt that is not a text in UTF-8"):
         read(path)
     path.write_bytes(path.read_bytes() + json.dumps(rating()).encode())
-    assert len(read(path).present) == 1
+    np.testing.assert_array_equal(read(path).present[:, 0], [False, True])
 
 
 def test_logs_without_people_are_refused(log, tmp_path):

@@ -7,6 +7,7 @@ the arrays are arguments and not taken from the log, so that they do not depend 
 
 import codecs
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -48,7 +49,6 @@ class Rated(NamedTuple):
 class _Line(NamedTuple):
     """One rating of a log."""
 
-    person: str
     prompt: list[int]
     completion: list[int]
     rating: float
@@ -61,9 +61,11 @@ def read(
 
     A person is a name or a whole number; 7 and "7" are the same person. A rating is in [0, 1].
     A line that is not such an object is left out, so that nobody's line stops the training for
-    everybody, or tells by an error. Blank lines are skipped. The names of people and the texts are
-    not kept, and no message quotes them. Nothing says how many lines, ratings and tokens are left
-    out: it would be a count without noise, and whatever a training prints may be kept or uploaded.
+    everybody, or tells by an error. Whoever it names keeps their place, so that what they wrote
+    moves nobody else. Blank lines, and lines that name nobody, are skipped. The names of people
+    and the texts are not kept, and no message quotes them. Nothing says how many lines, ratings and
+    tokens are left out: it would be a count without noise, and whatever a training prints may be
+    kept or uploaded.
 
     Args:
         path: the log.
@@ -73,7 +75,8 @@ def read(
         new_tokens: length of a completion. Of a longer one the first tokens are kept.
 
     Returns:
-        Numpy arrays whose first axis is the person, in the order of first appearance.
+        Numpy arrays whose first axis is the person, in the order of first appearance. A person
+        whose lines are all left out has no row that is present.
 
     Raises:
         ValueError: a size is below 1.
@@ -87,14 +90,13 @@ def read(
     unusable: RunError | None = None
     for where, text in _lines(path):
         try:
-            line = _line(where, text, tokenizer)
+            fields = _fields(where, text)
+            kept = by_person.setdefault(_person(where, fields), [])
+            if len(kept) < rows:
+                kept.append(_line(where, fields, tokenizer))
         except RunError as error:
             unusable = unusable or error
-            continue
-        kept = by_person.setdefault(line.person, [])
-        if len(kept) < rows:
-            kept.append(line)
-    if not by_person and unusable is not None:
+    if not any(by_person.values()) and unusable is not None:
         raise unusable
     if not by_person:
         raise RunError(f"{path} has no ratings in it; name a log with at least one person")
@@ -131,28 +133,61 @@ def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"line {number} of {path}", line
 
 
-def _line(where: str, line: bytes, tokenizer: Tokenizer) -> _Line:
-    """Returns the rating of a line; errors name the line and the field, and quote nothing."""
+_Fields: TypeAlias = tuple[tuple[str, Any], ...]
+"""The fields of a line and their values, in the order of the line; a name may come twice."""
+
+
+def _fields(where: str, line: bytes) -> _Fields:
+    """Returns the fields of a line; errors name the line and the field, and quote nothing.
+
+    Bytes that are not UTF-8, and numbers with too many digits, spoil only the values they are in.
+    """
     try:
-        pairs = json.loads(line.decode(), object_pairs_hook=tuple)  # arrays are lists
+        pairs = json.loads(
+            line.decode(errors="surrogateescape"),
+            object_pairs_hook=tuple,  # arrays are lists
+            parse_int=_whole,
+        )
     except (ValueError, RecursionError):  # whose messages and attributes hold the text
         pairs = None
     if not isinstance(pairs, tuple):
         raise RunError(
-            f"{where} is not a JSON object in UTF-8; write one object with "
-            f"{', '.join(FIELDS)} on each line"
+            f"{where} is not a JSON object; write one object with {', '.join(FIELDS)} on each line"
         )
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise RunError(f"{where} has a field twice; write each field once")
+    return pairs
+
+
+def _whole(digits: str) -> int | float:
+    """Returns a whole number, or NaN for more digits than Python reads."""
+    try:
+        return int(digits)
+    except ValueError:
+        return math.nan
+
+
+def _person(where: str, fields: _Fields) -> str:
+    """Returns whom a line names."""
+    named = [value for name, value in fields if name == "person"]
+    if len(named) > 1:
+        raise _twice(where)
+    if not named:
+        raise _without(where, "person")
+    if isinstance(named[0], bool) or not isinstance(named[0], str | int) or named[0] == "":
+        raise RunError(f"{where} has a person who is not a name or a whole number; correct it")
+    return str(named[0])
+
+
+def _line(where: str, fields: _Fields, tokenizer: Tokenizer) -> _Line:
+    """Returns the rating of a line."""
+    found = dict(fields)
+    if len(found) < len(fields):
+        raise _twice(where)
     for field in FIELDS:
         if field not in found:
-            raise RunError(f"{where} has no {field}; give {', '.join(FIELDS)} on each line")
+            raise _without(where, field)
     if len(found) > len(FIELDS):
         raise RunError(f"{where} has more fields than {', '.join(FIELDS)}; leave out the others")
-    person, rating = found["person"], found["rating"]
-    if isinstance(person, bool) or not isinstance(person, str | int) or person == "":
-        raise RunError(f"{where} has a person who is not a name or a whole number; correct it")
+    rating = found["rating"]
     number = isinstance(rating, int | float) and not isinstance(rating, bool)
     if not number or not 0 <= rating <= 1:
         raise RunError(
@@ -160,16 +195,23 @@ def _line(where: str, line: bytes, tokenizer: Tokenizer) -> _Line:
             "largest rating that people can give, and not by the largest one in the file"
         )
     return _Line(
-        person=str(person),
         prompt=_tokens(where, "prompt", found["prompt"], tokenizer),
         completion=_tokens(where, "completion", found["completion"], tokenizer),
         rating=float(rating),
     )
 
 
+def _twice(where: str) -> RunError:
+    return RunError(f"{where} has a field twice; write each field once")
+
+
+def _without(where: str, field: str) -> RunError:
+    return RunError(f"{where} has no {field}; give {', '.join(FIELDS)} on each line")
+
+
 def _tokens(where: str, field: str, text: Any, tokenizer: Tokenizer) -> list[int]:
     if not isinstance(text, str) or not in_utf8(text):
-        raise RunError(f"{where} has a {field} that is not a text; correct it")
+        raise RunError(f"{where} has a {field} that is not a text in UTF-8; correct it")
     tokens = tokenizer.encode(text, whole=field == "prompt") if text else []
     if not tokens:
         raise RunError(f"{where} has an empty {field}; leave the line out")
