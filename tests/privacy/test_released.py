@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -401,6 +402,28 @@ def test_a_secret_that_fails_answers_for_the_last_time(failure: type[BaseExcepti
     with pytest.raises(PrivacyError, match="the secret function is needed"):
         function(np.array([0.75]))
     np.testing.assert_array_equal(function(np.array([0.5])), before)
+
+
+@pytest.mark.parametrize("kind", [complex, str, object])
+def test_rows_that_are_no_real_numbers_are_refused_as_errors_are(kind: type) -> None:
+    """Complex ones were made real, with a warning."""
+    function = seeded(lambda points: np.zeros((len(points), 1), kind))
+    with pytest.raises(PrivacyError, match="failed, and answers at no new point any more"):
+        function(np.array([0.25]))
+
+
+def test_no_warning_of_a_secret_is_shown_and_the_caller_keeps_its_own() -> None:
+    def secret(points: np.ndarray) -> np.ndarray:
+        warnings.warn("the secret", stacklevel=1)
+        return np.full((len(points), 1), np.longdouble("1e4000"))
+
+    function = seeded(secret)
+    with warnings.catch_warnings(record=True) as shown, np.errstate(all="warn"):
+        warnings.simplefilter("always")
+        function(np.array([0.25]))
+        assert not shown
+        warnings.warn("the caller", stacklevel=1)
+    assert len(shown) == 1
 
 
 def test_noise_from_a_seed_is_not_continued(tmp_path: Path) -> None:

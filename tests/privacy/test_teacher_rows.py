@@ -4,6 +4,8 @@ The attack is by an author's own teachers, one of whom returns rows that are no 
 """
 
 import math
+import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,6 +277,33 @@ def test_a_teacher_is_interrupted_by_its_operator() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         RowsOf(interrupted, 2, 1)(np.ones((1, 1)))
+
+
+def test_no_warning_of_a_teacher_is_shown_in_any_thread() -> None:
+    """Filters are those of all threads: who ends first would show the warnings of the others."""
+    first_is_in, second_ended = threading.Event(), threading.Event()
+
+    def slow(asked: np.ndarray) -> np.ndarray:
+        if len(asked) == 1:  # at the start
+            return asked[:, :2]
+        first_is_in.set()
+        second_ended.wait(0.5)
+        warnings.warn("what the teacher learnt", stacklevel=1)
+        return np.exp(asked[:, :2] + 1e6)
+
+    def quick(asked: np.ndarray) -> np.ndarray:
+        return asked[:, :2]
+
+    rows, others = RowsOf(slow, 2, 4), RowsOf(quick, 2, 4)
+    with warnings.catch_warnings(record=True) as shown, np.errstate(all="warn"):
+        warnings.simplefilter("always")
+        one = threading.Thread(target=rows.each, args=(ASKED,))
+        one.start()
+        first_is_in.wait()
+        others.each(ASKED)
+        second_ended.set()
+        one.join()
+    assert not shown
 
 
 def test_no_object_has_more_teachers_or_a_proof_of_its_own(tmp_path: Path) -> None:

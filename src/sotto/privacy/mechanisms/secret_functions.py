@@ -1,12 +1,42 @@
-"""Functions that hold secrets, such as a teacher's rows or a reward function to be released."""
+"""Functions that hold secrets, such as a teacher's rows or a reward function to be released.
 
-from collections.abc import Callable
+No warning of such a function is shown after its start: it would tell what the function holds.
+Python has one list of filters for the warnings of all threads, so that one thread asks at a time.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from jaxtyping import Float, Float64
 
 SecretFunction = Callable[[Float64[np.ndarray, "q d"]], Float[np.ndarray, "q columns"]]
 """Returns a row at each of q points. The row at a point must not depend on the other points."""
+
+
+_ONE_THREAD = threading.RLock()
+
+
+def rows_of(
+    function: SecretFunction, points: Float64[np.ndarray, "q d"], columns: int
+) -> Float64[np.ndarray, "q columns"]:
+    """Returns the rows of a function in float64.
+
+    Args:
+        function: the function.
+        points: the points; the function gets a copy.
+        columns: length of a row.
+
+    Raises:
+        ValueError: it returns another shape, or no real numbers. Its errors pass through.
+    """
+    with _without_warnings():
+        found = np.asarray(function(points.copy()))
+        if found.shape != (len(points), columns) or not _is_real(found):
+            raise ValueError("a function returned another shape or type than at its start")
+        return found.astype(np.float64)
 
 
 def values_of(
@@ -25,7 +55,8 @@ def values_of(
         columns: length of a row.
     """
     try:
-        found = np.asarray(function(points.copy()))
+        with _without_warnings():
+            found = np.asarray(function(points.copy()))
         if found.shape == (len(points), columns) and found.dtype == np.float64:
             return found
     except KeyboardInterrupt:
@@ -50,12 +81,28 @@ def require_rows(
         float64: whether rows of other types are refused; otherwise they may be any real numbers.
 
     Raises:
-        ValueError: the row has another shape or type. An error of the function passes through.
+        ValueError: the row has another shape or type. Errors and warnings of the function pass
+            through.
     """
     found = np.asarray(function(np.zeros((1, dimensions))))
-    real = np.can_cast(found.dtype, np.float64, "same_kind")
-    if found.shape != (1, columns) or not real or (float64 and found.dtype != np.float64):
+    if (
+        found.shape != (1, columns)
+        or not _is_real(found)
+        or (float64 and found.dtype != np.float64)
+    ):
         raise ValueError(
             f"the function must return {'float64' if float64 else 'numbers'} of shape "
             f"(1, {columns}) at zero, and returned {found.dtype} of shape {found.shape}"
         )
+
+
+def _is_real(found: np.ndarray) -> bool:
+    return np.can_cast(found.dtype, np.float64, "same_kind")  # complex numbers would warn
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Shows no warning of Python or NumPy, and lets one thread in at a time."""
+    with _ONE_THREAD, warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield

@@ -27,7 +27,7 @@ from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
 from sotto.privacy.mechanisms.functions.values import power_below, to_grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
-from sotto.privacy.mechanisms.secret_functions import SecretFunction
+from sotto.privacy.mechanisms.secret_functions import SecretFunction, rows_of
 from sotto.privacy.release.storage import ReleaseFile
 
 RESOLUTION = 2.0**-40
@@ -347,13 +347,7 @@ class ReleasedFunction:
     def _hidden(
         self, secret: SecretFunction, points: Float64[np.ndarray, "q d"]
     ) -> Float64[np.ndarray, "q actions"]:
-        with np.errstate(all="ignore"):  # a warning would tell the secret
-            values = np.asarray(secret(points.copy()), dtype=np.float64)
-        if values.shape != (len(points), self.actions):
-            raise ValueError(
-                f"the function gave shape {values.shape} for {len(points)} points and "
-                f"{self.actions} actions"
-            )
+        values = rows_of(secret, points, self.actions)
         limit = LARGEST_VALUE * self._grid
         return np.clip(np.where(np.isfinite(values), values, 0.0), -limit, limit)
 
