@@ -79,12 +79,14 @@ class Chain(ABC):
         """
         with self._mutex:
             self._inserted.clear()
-            with ledger_errors(self._engine, consequence), self._engine.begin() as connection:
-                entries.lock(connection, self.run_id)
-                self._catch_up(connection)
-                yield connection
+            with ledger_errors(self._engine, consequence), self._engine.connect() as connection:
+                with connection.begin():
+                    entries.lock(connection, self.run_id)
+                    self._catch_up(connection)
+                    yield connection
+                for entry in self._inserted:
+                    entries.require_kept(connection, entry)
             for entry in self._inserted:
-                entries.require_kept(self._engine, entry)
                 self._append(entry, json.loads(entry.payload))
 
     def _insert(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> Entry:

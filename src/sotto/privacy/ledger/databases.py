@@ -107,6 +107,11 @@ def reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
     return engine.execution_options(**options).begin()
 
 
+def only_read(connection: sa.Connection) -> None:
+    """Says that later transactions of a connection write nothing."""
+    connection.execution_options(**{_READS: True})
+
+
 def make_append_only(connection: sa.Connection, table: sa.Table) -> None:
     """Refuses to change or remove rows of a table that was just made."""
     if connection.dialect.name == "sqlite":

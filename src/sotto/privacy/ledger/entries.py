@@ -208,21 +208,22 @@ def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> 
     """
     if not 1 <= len(entry.run_id) <= _NAME_LENGTH or not entry.run_id.isprintable():
         raise ValueError(f"a run's name has 1 to {_NAME_LENGTH} printable characters")
-    with databases.ledger_errors(engine, "nothing was created"), engine.begin() as connection:
-        databases.one_creator(connection)
-        if not sa.inspect(connection).has_table(_entries.name):
-            _entries.create(connection)
-            databases.make_append_only(connection, _entries)
-        databases.require_plain(connection, _entries)
-        for table in tables:
-            table.create(connection, checkfirst=True)
-        if _hash_at(connection, entry.run_id, entry.sequence) is not None:
-            raise LedgerMismatch(
-                f"the run {entry.run_id!r} has a ledger already; open it, or name the new run "
-                "differently"
-            )
-        insert(connection, entry)
-    require_kept(engine, entry)
+    with databases.ledger_errors(engine, "nothing was created"), engine.connect() as connection:
+        with connection.begin():
+            databases.one_creator(connection)
+            if not sa.inspect(connection).has_table(_entries.name):
+                _entries.create(connection)
+                databases.make_append_only(connection, _entries)
+            databases.require_plain(connection, _entries)
+            for table in tables:
+                table.create(connection, checkfirst=True)
+            if _hash_at(connection, entry.run_id, entry.sequence) is not None:
+                raise LedgerMismatch(
+                    f"the run {entry.run_id!r} has a ledger already; open it, or name the new run "
+                    "differently"
+                )
+            insert(connection, entry)
+        require_kept(connection, entry)
     databases.sync_directory(engine)
 
 
@@ -237,19 +238,20 @@ def append(engine: sa.Engine, entry: Entry) -> None:
     """
     with (
         databases.ledger_errors(engine, "nothing was charged, and trying again is safe"),
-        engine.begin() as connection,
+        engine.connect() as connection,
     ):
-        found = _hash_at(connection, entry.run_id, entry.sequence)
-        if found is None:
-            if _hash_at(connection, entry.run_id, entry.sequence - 1) != entry.previous_hash:
-                raise LedgerMismatch(
-                    "the ledger does not end with the entry that was written last; nothing was "
-                    "charged, put its newest copy back and open it again"
-                )
-            insert(connection, entry)
-        elif found != entry.hash:
-            raise LedgerMismatch(WRITTEN_BY_ANOTHER)
-    require_kept(engine, entry)
+        with connection.begin():
+            found = _hash_at(connection, entry.run_id, entry.sequence)
+            if found is None:
+                if _hash_at(connection, entry.run_id, entry.sequence - 1) != entry.previous_hash:
+                    raise LedgerMismatch(
+                        "the ledger does not end with the entry that was written last; nothing was "
+                        "charged, put its newest copy back and open it again"
+                    )
+                insert(connection, entry)
+            elif found != entry.hash:
+                raise LedgerMismatch(WRITTEN_BY_ANOTHER)
+        require_kept(connection, entry)
 
 
 def lock(connection: sa.Connection, run_id: str) -> None:
@@ -272,17 +274,18 @@ def insert(connection: sa.Connection, entry: Entry) -> None:
     _require_held(connection, entry)
 
 
-def require_kept(engine: sa.Engine, entry: Entry) -> None:
-    """Reads an entry after its commit, at which a deferred trigger can have removed it.
+def require_kept(connection: sa.Connection, entry: Entry) -> None:
+    """Reads an entry after its commit, at which a deferred trigger of PostgreSQL may remove it.
+
+    Args:
+        connection: that of the transaction, which has ended. It writes nothing any more.
+        entry: the entry.
 
     Raises:
         LedgerCorrupt: the database did not keep it.
-        LedgerUnavailable: it cannot be read.
     """
-    with (
-        databases.ledger_errors(engine, "nothing was released, and trying again is safe"),
-        databases.reading(engine) as connection,
-    ):
+    if connection.dialect.name != "sqlite":
+        databases.only_read(connection)
         _require_held(connection, entry)
 
 
