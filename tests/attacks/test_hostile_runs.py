@@ -93,6 +93,34 @@ def test_a_device_and_a_folder_in_place_of_a_file(capsys, run: Path) -> None:
     assert "no config.json" in sentence(capsys, "report", str(run))
 
 
+def test_links_lead_no_figure_out_of_a_run(capsys, run: Path, tmp_path: Path) -> None:
+    """A picture with the place of a file of the reader's, and a folder of theirs as `figures`."""
+    victim, elsewhere = tmp_path / "victim.txt", tmp_path / "elsewhere"
+    victim.write_text("kept")
+    elsewhere.mkdir()
+    (run / "figures").mkdir()
+    for name in ("learning", "budget", "guarantee", "updates", "returns"):
+        (run / "figures" / f"{name}.png").symlink_to("../../victim.txt")
+    (run / "report.html").symlink_to(victim)
+    printed(capsys, "report", run)
+    assert victim.read_text() == "kept"
+    assert (run / "figures" / "learning.png").read_bytes().startswith(b"\x89PNG")
+    shutil.rmtree(run / "figures")
+    (run / "figures").symlink_to(elsewhere)
+    assert "is a link" in sentence(capsys, "report", str(run))
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_the_directory_of_a_seed_is_no_link(capsys, run: Path, tmp_path: Path) -> None:
+    pair = tmp_path / "pair"
+    assert main(["train", "dppg", "--out", str(pair), "--json", *TINY, "--seeds", "2"]) == 0
+    before = sorted(run.rglob("*"))
+    shutil.rmtree(pair / "seed-1")
+    (pair / "seed-1").symlink_to(run)
+    assert "is a link" in sentence(capsys, "report", str(pair))
+    assert sorted(run.rglob("*")) == before
+
+
 HOSTILE: tuple[tuple[str, Any], ...] = (
     ("hidden", [10**12]),
     ("hidden", [65536, 65536]),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from sotto.runs import checkpoints, metrics
 from sotto.runs.agents import teachers
 from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import open_experiment
+from sotto.runs.report.comparison import write_comparison
+from sotto.runs.summaries import summarise
 from sotto.serving.kickstart import Kickstart
 
 # 4 updates of 128 steps, 32 questions each.
@@ -180,9 +183,13 @@ def test_a_free_teacher_has_no_ledger_of_its_own(capsys, private: Path, tmp_path
     assert settings.ledger is None
     assert settings.config["protect"] == "dppg"
     assert main(["report", str(out)]) == 0
-    assert "The teacher&#x27;s certificate" in (out / "report.html").read_text().replace(
-        "'", "&#x27;"
-    )
+    assert "See its teacher&#x27;s certificate" in (out / "report.html").read_text()
+    found = [summarise(out), summarise(private)]
+    assert found[0].guarantee.status == "see its teacher's certificate"
+    write_comparison(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "not private" not in page
+    assert escape(f"See the certificate of its teacher, {private}") in page
     assert f"its teacher, {private}" in refused(capsys, "certificate", str(out))
     words = student(tmp_path / "other", private, "--protect", "policy", "--policy-distance", ".1")
     assert "answers are free" in refused(capsys, *words)
@@ -216,6 +223,7 @@ def test_a_service_as_teacher(capsys, monkeypatch, shards: Path, tmp_path: Path)
     assert "teacher_return" not in lines[0].simulated
     assert main(["report", str(out)]) == 0
     assert "keeps the ledger" in (out / "report.html").read_text()
+    assert summarise(out).guarantee.status == "see its teacher's certificate"
 
 
 @pytest.mark.parametrize(

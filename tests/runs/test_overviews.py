@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,69 @@ def test_the_gallery_links_reports_and_the_comparison_shows_what_differs(
     assert "0.07" in text
     assert text.count("data:image/png") == 1
     assert "http" not in text
+
+
+def test_every_epsilon_has_its_unit_and_the_sum_is_warned_of(
+    folder: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    found = run_json(capsys, "runs", folder)
+    one, open_, _ = found["runs"]
+    assert (one["unit"], one["adjacency"], one["distance"]) == ("trajectory", "zero-out", None)
+    assert (open_["unit"], open_["adjacency"]) == (None, None)
+    assert "pay for both" in found["note"]
+    paths = [folder / name for name in ("pair", "below/one", "open")]
+    assert "pay for both" in run_json(capsys, "compare", *paths)["note"]
+    whole = "at delta 1e-05 for one person's trajectory, zero-out"
+    for words in (("runs", folder), ("compare", *paths)):
+        said = printed(capsys, *words)
+        assert "pay for both" in said
+        assert said.count(whole) == said.count(" at delta ") == 2
+    for command, *words in (("runs", folder), ("compare", *paths)):
+        run_json(capsys, command, *words, "--page", folder / "page.html")
+        assert escape(whole) in (folder / "page.html").read_text()
+    assert "open: not private" in printed(capsys, "compare", *paths)
+
+
+def test_names_of_directories_are_no_formulas_and_are_all_shown(folder: Path, capsys) -> None:
+    paths = [folder / name for name in ("_one", "$\\frac$", "a\x1b[2J")]
+    for path in paths:
+        shutil.copytree(folder / "below/one", path)
+    run_json(capsys, "compare", *paths, "--page", folder / "page.html")
+    run_json(capsys, "runs", folder, "--page", folder / "all.html")
+    for page in ("page.html", "all.html"):
+        text = (folder / page).read_text()
+        assert "\x1b" not in text
+        assert "a\\x1b[2J" in text
+
+
+def test_a_page_of_another_kind_is_refused_before_any_work(folder: Path, capsys) -> None:
+    for words in (("runs", folder), ("compare", folder / "pair", folder / "nothing")):
+        said = refused(capsys, *words, "--page", folder / "page.pdf")
+        assert "--page writes an .html file" in said
+    assert not (folder / "page.pdf").exists()
+
+
+def test_versions_presets_and_algorithms_differ_too(folder: Path, capsys) -> None:
+    file = folder / "below/one/config.json"
+    settings = json.loads(file.read_text())
+    settings["versions"]["sotto"], settings["preset"] = "0.0.1", "paper"
+    file.write_text(json.dumps(settings))
+    found = run_json(capsys, "compare", folder / "below/one", folder / "open")["settings"]
+    assert found["algorithm"] == ["dppg", "ppo"]
+    assert found["preset"][0] == "paper"
+    assert found["version of sotto"][0] == "0.0.1"
+    assert "version of jax" not in found
+
+
+def test_settings_are_compared_as_this_version_reads_them(folder: Path, capsys) -> None:
+    """An earlier version stored one setting under another name, and did not know another one."""
+    other = Path(shutil.copytree(folder / "below/one", folder / "other"))
+    stored = json.loads((other / "config.json").read_text())
+    stored["config"]["ratio_clip"] = stored["config"].pop("clip_ratio")
+    del stored["config"]["carry_moments"]
+    (other / "config.json").write_text(json.dumps(stored))
+    assert run_json(capsys, "compare", folder / "below/one", other)["settings"] == {}
 
 
 def test_settings_are_shown_in_words() -> None:

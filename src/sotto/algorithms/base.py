@@ -28,6 +28,9 @@ Config = TypeVar("Config")
 AnyLedger = Ledger | AnswerLedger
 """Ledger of a run: of releases about people, or of a teacher's answers."""
 
+NOT_PRIVATE = "not private"
+"""Status of a run without a ledger whose algorithm protects nobody."""
+
 _EVALUATION = 20260
 """Seed of the evaluation episodes after each chunk, the same for every run."""
 
@@ -235,9 +238,9 @@ class Algorithm(ABC, Generic[Config]):
         raise ValueError(f"a run of {self.name} has no ledger: it protects nobody")
 
     def without_ledger(self, config: Config) -> tuple[str, str]:
-        """Returns the title and the sentence that a report has about a run without a ledger."""
+        """Returns the status of a run without a ledger, in a few words, and its reason."""
         del config
-        return "No privacy", f"It is a {self.name.upper()} run, which protects nobody."
+        return NOT_PRIVATE, f"It is a {self.name.upper()} run, which protects nobody."
 
     def open_ledger(self, where: Path | str, run_id: str) -> AnyLedger:
         """Opens the ledger of an earlier run."""

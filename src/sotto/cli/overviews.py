@@ -11,9 +11,16 @@ from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
 from sotto.errors import RunError, visible
 from sotto.runs import summaries
+from sotto.runs.printed.files import require_place
 from sotto.runs.report.comparison import (
-    ADD_UP,
+    measured,
+    names,
+    note,
+    progress,
     rows,
+    seeds,
+    steps,
+    trained,
     write_comparison,
     write_gallery,
 )
@@ -35,8 +42,10 @@ def runs(folder: Folder = Path("runs"), /, page: Path | None = None, json: Json 
 
     Args:
         folder: Folder that holds runs.
-        page: Also write a gallery of the runs, with links to their reports, into this file.
+        page: Also write a gallery of the runs, with links to their reports, into this .html file.
     """
+    if page is not None:
+        require_place(page, ".html")
     found, others = [], []
     for path in summaries.find(folder):
         try:
@@ -47,16 +56,23 @@ def runs(folder: Folder = Path("runs"), /, page: Path | None = None, json: Json 
         write_gallery(found, folder, page)
     if json:
         written = {} if page is None else {"page": str(page)}
-        print_json({"runs": [one.as_json() for one in found], "left_out": others, **written})
+        said = {"note": note(found)} if found else {}
+        listed = [one.as_json() for one in found]
+        print_json({"runs": listed, "left_out": others, **said, **written})
         return
     if found:
-        header, body = rows(found)
-
-        def together(row: list[str]) -> list[str]:  # algorithms measure other things each
-            pairs = zip(header[5:-1], row[5:-1], strict=True)
-            return [*row[:5], "; ".join(f"{name} {x}" for name, x in pairs if x), row[-1]]
-
-        print_table([*header[:5], "measured", header[-1]], [together(row) for row in body])
+        body = [
+            [
+                name,
+                trained(one),
+                f"{seeds(one)}, {progress(one)}, {steps(one)}",
+                "; ".join(f"{what} {value}" for what, value in measured(one).items()),
+                one.guarantee.statement,
+            ]
+            for name, one in zip(names(found), found, strict=True)
+        ]
+        print_table(["run", "trained", "progress", "measured", "guarantee"], body)
+        print(f"\n{note(found)}")
     else:
         print(f"There are no runs in {folder}; train one with: sotto train dppg --out {folder}/x")
     for one in others:
@@ -77,8 +93,11 @@ def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> Non
 
     Args:
         paths: Directories of two or more runs, or of several seeds each.
-        page: Also write a page with the table, the learning curves and the settings.
+        page: Also write a page with the table, the learning curves and the settings into this .html
+            file.
     """
+    if page is not None:
+        require_place(page, ".html")
     if len(paths) < 2:
         raise ValueError("compare takes two or more runs")
     found = [summaries.summarise(path) for path in paths]
@@ -89,12 +108,13 @@ def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> Non
         write_comparison(found, page)
     if json:
         written = {} if page is None else {"page": str(page)}
-        print_json({"runs": [one.as_json() for one in found], "settings": differ, **written})
+        said = {"settings": differ, "note": note(found)}
+        print_json({"runs": [one.as_json() for one in found], **said, **written})
         return
-    (_, *facts), body = rows(found)
+    (_, *heads), body = rows(found)
     called = [row[0] for row in body]
     values = zip(*(row[1:] for row in body), strict=True)
-    print_table(["", *called], [[name, *row] for name, row in zip(facts, values, strict=True)])
+    print_table(["", *called], [[name, *row] for name, row in zip(heads, values, strict=True)])
     if differ:
         print("\nSettings that differ:")
         print_table(
@@ -103,6 +123,9 @@ def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> Non
         )
     else:
         print("\nNo settings differ, except for seeds.")
-    print(f"\n{ADD_UP}")
+    for name, one in zip(called, found, strict=True):
+        if not one.guarantee.proved:
+            print(f"\n{name}: {one.guarantee.status}. {visible(one.guarantee.why)}")
+    print(f"\n{note(found)}")
     if page is not None:
         print(f"wrote {page}")

@@ -100,6 +100,19 @@ _MEANING: dict[UnitKind, str] = {
     "record": "one record of the training data; a person with several records is protected less",
 }
 
+_BRIEF: dict[UnitKind, str] = {
+    "trajectory": "one person's trajectory",
+    "feedback": "one person's feedback",
+    "segment": "one segment of a trajectory",
+    "expert": "one expert",
+    "reward-function": "the whole reward function",
+    "transition": "one transition's reward",
+    "observation": "one observation",
+    "policy": "the teacher's policy",
+    "teacher": "the whole teacher",
+    "record": "one record",
+}
+
 
 class Unit(FrozenModel):
     """The unit of privacy and its adjacency.
@@ -138,6 +151,11 @@ class Unit(FrozenModel):
         """Whether a `Release` can protect it: each unit has one clipped place in a sum."""
         known = ("trajectory", "feedback", "segment", "expert", "transition")
         return self.adjacency is not Adjacency.WITHIN_RADIUS and self.kind in known
+
+    @property
+    def brief(self) -> str:
+        """The unit and the adjacency in a few words, such as "one expert, zero-out"."""
+        return f"{_BRIEF[self.kind]}, {self.adjacency.value}"
 
     def counted(self, count: int) -> str:
         """Returns a number of units in words."""

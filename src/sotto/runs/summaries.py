@@ -13,17 +13,10 @@ from typing import Any
 import numpy as np
 
 from sotto.errors import RunError
-from sotto.privacy.certificates.derive import derive
-from sotto.privacy.errors import PrivacyError
-from sotto.runs.directory import Experiment, open_experiment
+from sotto.runs.directory import open_experiment
+from sotto.runs.guarantees import Guarantee, guarantee_of
 from sotto.runs.metrics import Line, read
-from sotto.runs.registry import algorithm_named, config_from_json
-from sotto.runs.seeds import sharing
-
-NOT_PRIVATE = "not private"
-"""Status of a run without a ledger."""
-UNKNOWN = "unknown"
-"""Status of a run whose ledger cannot be read."""
+from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 
 
 @dataclass(frozen=True)
@@ -33,6 +26,7 @@ class Summary:
     Attributes:
         path: the directory.
         algorithm: name of the algorithm.
+        preset: name of the preset from which the settings started; None without one.
         task: environment, log or text on which it learns; empty if no setting names it.
         population: "simulated" or "real" people.
         seeds: the seeds.
@@ -40,18 +34,16 @@ class Summary:
         total_updates: number of updates that the settings ask for.
         env_steps: largest possible number of environment steps so far.
         evaluation: last measurements of each policy or quantity, one number for each seed.
-        status: status of the weakest certificate, or NOT_PRIVATE, or UNKNOWN.
-        epsilon: largest epsilon; of all seeds together if they share their people. None if nothing
-            is proved.
-        delta: delta of the guarantee; None as `epsilon`.
-        why: the reason for a status that is not "proved".
-        settings: the algorithm's settings, as JSON values.
+        guarantee: what the ledgers certify.
+        settings: the algorithm's settings under their present names, as JSON values.
+        versions: versions of the software that started the run.
         created: when the run began, ISO 8601 in UTC.
         lines: metrics of each seed.
     """
 
     path: Path
     algorithm: str
+    preset: str | None
     task: str
     population: str
     seeds: tuple[int, ...]
@@ -59,23 +51,22 @@ class Summary:
     total_updates: int
     env_steps: int
     evaluation: Mapping[str, list[float]]
-    status: str
-    epsilon: float | None
-    delta: float | None
-    why: str
+    guarantee: Guarantee
     settings: Mapping[str, Any]
+    versions: Mapping[str, str]
     created: str
     lines: Sequence[Sequence[Line]]
 
     def as_json(self) -> dict[str, Any]:
         """Returns the summary as JSON values, without the curves."""
-        left_out = ("lines", "settings", "path", "evaluation")
+        left_out = ("lines", "settings", "path", "evaluation", "guarantee")
         plain = {k: v for k, v in vars(self).items() if k not in left_out}
         measured = {
             name: {"mean": float(np.mean(values)), "seeds": values}
             for name, values in self.evaluation.items()
         }
-        return {"path": str(self.path), **plain, "evaluation": measured}
+        guarantee = self.guarantee.as_json()
+        return {"path": str(self.path), **plain, **guarantee, "evaluation": measured}
 
 
 def summarise(path: Path) -> Summary:
@@ -91,10 +82,10 @@ def summarise(path: Path) -> Summary:
     config = config_from_json(algorithm, settings.config)
     lines = [read(run.metrics) if run.metrics.exists() else [] for run in experiment.runs]
     last = [one[-1] for one in lines if one]
-    status, epsilon, delta, why = _certified(experiment)
     return Summary(
         path=path,
         algorithm=settings.algorithm,
+        preset=settings.preset,
         task=task(settings.config),
         population=settings.population,
         seeds=settings.seeds,
@@ -102,11 +93,9 @@ def summarise(path: Path) -> Summary:
         total_updates=algorithm.num_updates(config),
         env_steps=max((line.env_steps for line in last), default=0),
         evaluation=_last_evaluations(lines),
-        status=status,
-        epsilon=epsilon,
-        delta=delta,
-        why=why,
-        settings=settings.config,
+        guarantee=guarantee_of(experiment),
+        settings=config_to_json(algorithm, config),
+        versions=settings.versions,
         created=settings.created,
         lines=lines,
     )
@@ -130,12 +119,18 @@ def find(folder: Path) -> Iterator[Path]:
 
 
 def differing(summaries: Sequence[Summary]) -> dict[str, list[Any]]:
-    """Returns the settings in which runs differ, each with its value in every run.
+    """Returns in what runs differ: algorithm, preset, versions and settings, with every value.
 
     The seed is left out. A run whose algorithm has no such setting has None.
     """
     names = dict.fromkeys(name for one in summaries for name in one.settings if name != "seed")
-    values = {name: [one.settings.get(name) for one in summaries] for name in names}
+    values: dict[str, list[Any]] = {
+        "algorithm": [one.algorithm for one in summaries],
+        "preset": [one.preset for one in summaries],
+    }
+    for name in ("sotto", "jax"):
+        values[f"version of {name}"] = [one.versions.get(name) for one in summaries]
+    values |= {name: [one.settings.get(name) for one in summaries] for name in names}
     return {name: row for name, row in values.items() if any(v != row[0] for v in row)}
 
 
@@ -155,26 +150,6 @@ def _last_evaluations(lines: Sequence[Sequence[Line]]) -> dict[str, list[float]]
     ]
     shared = [name for name in last[0] if all(name in one for one in last)]
     return {name: [one[name] for one in last] for name in shared}
-
-
-def _certified(experiment: Experiment) -> tuple[str, float | None, float | None, str]:
-    """Returns status, epsilon, delta and the reason for a status that is not "proved"."""
-    settings = experiment.settings
-    if settings.ledger is None:
-        algorithm = algorithm_named(settings.algorithm)
-        _, why = algorithm.without_ledger(config_from_json(algorithm, settings.config))
-        return NOT_PRIVATE, None, None, why
-    try:
-        ledgers = [run.open_ledger() for run in experiment.runs]
-        found = [derive(ledger) for ledger in ledgers]
-        shared = sharing(settings, ledgers) if len(ledgers) > 1 else None
-    except (RunError, PrivacyError) as error:
-        return UNKNOWN, None, None, str(error)
-    worst = max(found, key=lambda one: (one.status != "proved", one.epsilon))
-    if worst.status != "proved":
-        return worst.status, None, None, "nothing is proved; sotto certificate says why"
-    together = None if shared is None else shared.epsilon
-    return "proved", together or worst.epsilon, worst.delta, ""
 
 
 def task(config: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from sotto.runs.directory import Named
 from sotto.trees import single
 
 _STUDENT = "in-process"
+_OF_TEACHER = "see its teacher's certificate"  # status of a run that costs nothing more
 _EVALUATION_EPISODES = 16
 _GYMNASIUM_EVALUATION_EPISODES = 4
 _TEACHER_EPISODES = 64
@@ -159,16 +160,16 @@ class Kickstart(Algorithm[KickstartConfig]):
         return AnswerLedger.open(where, run_id)
 
     def without_ledger(self, config: KickstartConfig) -> tuple[str, str]:
-        """Returns a title, and a sentence that says which certificate covers the run."""
+        """Returns a status and its reason, which say which certificate covers the run."""
         if config.remote:
             return (
-                "The teacher's certificate",
+                _OF_TEACHER,
                 "The teacher is a service, which keeps the ledger. Its own certificate says what "
                 "its answers cost and protect.",
             )
         if config.protect == "dppg":
             return (
-                "The teacher's certificate",
+                _OF_TEACHER,
                 "The teacher was trained by DPPG. Its answers are post-processing of its releases, "
                 f"and cost nothing more. See the certificate of its teacher, {config.teacher}.",
             )

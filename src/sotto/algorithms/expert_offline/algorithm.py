@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms.base import Algorithm, Progress
+from sotto.algorithms.base import NOT_PRIVATE, Algorithm, Progress
 from sotto.algorithms.expert_offline import training
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
@@ -110,8 +110,8 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         return training.create_ledger(config, where, run_id)
 
     def without_ledger(self, config: ExpertOfflineConfig) -> tuple[str, str]:
-        """Returns the heading and the sentence that reports of cql and bc show."""
-        return "No privacy", f"It is a {config.method.upper()} run, which protects nobody."
+        """Returns the status of runs of cql and bc, and its reason."""
+        return NOT_PRIVATE, f"It is a {config.method.upper()} run, which protects nobody."
 
     def shared(self, config: ExpertOfflineConfig) -> str | None:
         """Returns what all seeds share, which is the experts."""

@@ -39,10 +39,7 @@ def writer(path: Path) -> Callable[[Page], None]:
         ValueError: the name ends in neither .pdf nor .html, the folder is missing, or the package
             for PDF is not installed.
     """
-    if path.suffix not in (".pdf", ".html"):
-        raise ValueError(f"--page writes a .pdf or an .html file, got {path.name!r}")
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent} for the page; make it first")
+    require_place(path, ".pdf", ".html")
     if path.suffix == ".pdf":
         require("fpdf")
 
@@ -57,6 +54,19 @@ def writer(path: Path) -> Callable[[Page], None]:
             file.write(drawn)
 
     return write
+
+
+def require_place(path: Path, *endings: str) -> None:
+    """Refuses a page whose name has another ending, or that has no folder.
+
+    Raises:
+        ValueError: the name ends in none of `endings`, or the folder is missing.
+    """
+    if path.suffix not in endings:
+        kinds = " or ".join(f"{'an' if one == '.html' else 'a'} {one}" for one in endings)
+        raise ValueError(f"--page writes {kinds} file, got {path.name!r}")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} for the page; make it first")
 
 
 def html(page: Page) -> bytes:

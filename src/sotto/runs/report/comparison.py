@@ -5,17 +5,20 @@ ledgers certify.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from urllib.parse import quote
 
+from matplotlib.artist import Artist
+
+from sotto.errors import visible
 from sotto.files import write_whole
-from sotto.privacy.bounds import at_most, guarantee
 from sotto.runs.registry import algorithm_named
 from sotto.runs.report import elements, figures, learning
-from sotto.runs.summaries import NOT_PRIVATE, Summary, differing, shown_setting
+from sotto.runs.summaries import Summary, differing, shown_setting
 
 ADD_UP = (
     "Each epsilon is about one run alone. If two runs learn from the same people, these people pay "
@@ -24,7 +27,33 @@ ADD_UP = (
 )
 """The warning that a reader of several certificates needs."""
 
+INCOMPARABLE = (
+    "These epsilons cannot be compared: their units of privacy, adjacencies, distances or deltas "
+    "differ."
+)
+"""The sentence about runs whose epsilons are different quantities."""
+
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#767676", "#000000")
+
+
+class Measure(NamedTuple):
+    """A quantity that runs can be compared by.
+
+    Attributes:
+        label: name of the quantity.
+        unit: unit of its axis.
+        task: what the run learns on, or its algorithm if no setting names it.
+    """
+
+    label: str
+    unit: str
+    task: str
+
+
+def note(summaries: Sequence[Summary]) -> str:
+    """Returns the warnings that a reader of these runs' certificates needs."""
+    about = {one.guarantee.about for one in summaries if one.guarantee.proved}
+    return f"{INCOMPARABLE} {ADD_UP}" if len(about) > 1 else ADD_UP
 
 
 def names(summaries: Sequence[Summary]) -> list[str]:
@@ -33,32 +62,40 @@ def names(summaries: Sequence[Summary]) -> list[str]:
     for size in range(1, max(map(len, parts)) + 1):
         found = ["/".join(one[-size:]) for one in parts]
         if len(set(found)) == len(set(parts)):
-            return found
+            return [visible(one) for one in found]
     raise AssertionError("whole paths tell runs apart")
+
+
+def measures(summary: Summary) -> dict[Measure, str]:
+    """Returns what a run measures, with the name that its metrics use."""
+    known = learning.labels(algorithm_named(summary.algorithm).words)
+    task = summary.task or summary.algorithm
+    return {
+        Measure(*known.get(name, (name, figures.RETURN)), task): name for name in summary.evaluation
+    }
 
 
 def measured(summary: Summary) -> dict[str, str]:
     """Returns the last measurements, by label: the mean over seeds, with the standard deviation."""
-    words = algorithm_named(summary.algorithm).words
-    return {
-        _label(summary, name): figures.mean_and_spread(values, words.decimals)
-        for name, values in summary.evaluation.items()
-    }
+    return {one.label: _value(summary, one) for one in measures(summary)}
 
 
-def _label(summary: Summary, measure: str) -> str:
-    """Returns the label of a measurement."""
-    return learning.labels(algorithm_named(summary.algorithm).words).get(measure, measure)
+def _value(summary: Summary, measure: Measure) -> str:
+    """Returns a measurement of a run as text; empty if it has none."""
+    name = measures(summary).get(measure)
+    decimals = algorithm_named(summary.algorithm).words.decimals
+    return "" if name is None else figures.mean_and_spread(summary.evaluation[name], decimals)
 
 
-def _certified(summary: Summary) -> str:
-    """Returns the certified guarantee, or why there is none."""
-    if summary.epsilon is None or summary.delta is None:
-        return summary.status
-    return guarantee(summary.epsilon, summary.delta)
+def _title(measure: Measure, among: Collection[Measure]) -> str:
+    """Returns a measure's label, with its task and its unit where others have another one."""
+    units = {one.unit for one in among if one.label == measure.label}
+    unit = f" ({measure.unit})" if len(units) > 1 else ""
+    on = f" on {measure.task}" if len({one.task for one in among}) > 1 else ""
+    return f"{measure.label}{unit}{on}"
 
 
-def _trained(summary: Summary) -> str:
+def trained(summary: Summary) -> str:
     """Returns the algorithm, and what it learns on."""
     return summary.algorithm + (f" on {summary.task}" if summary.task else "")
 
@@ -69,16 +106,32 @@ def progress(summary: Summary) -> str:
     return "done" if summary.updates >= total else f"{summary.updates:,} of {total:,}"
 
 
+def steps(summary: Summary) -> str:
+    """Returns the number of steps so far, in the algorithm's word for them."""
+    return f"{summary.env_steps:,} {_steps(summary)}"
+
+
+def _steps(summary: Summary) -> str:
+    """Returns the algorithm's word for steps."""
+    return algorithm_named(summary.algorithm).words.steps
+
+
+def seeds(summary: Summary) -> str:
+    """Returns which seed was trained, or how many."""
+    found = summary.seeds
+    return f"{len(found)} seeds" if len(found) > 1 else f"seed {found[0]}"
+
+
 def rows(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     """Returns the header and the rows of the table of runs."""
-    shown = [measured(one) for one in summaries]
-    columns = list(dict.fromkeys(name for one in shown for name in one))
-    header = ["run", "trained", "seeds", "updates", "steps", *columns, "guarantee"]
+    columns = list(dict.fromkeys(one for summary in summaries for one in measures(summary)))
+    titles = [_title(one, columns) for one in columns]
+    header = ["run", "trained", "seeds", "updates", "steps", *titles, "guarantee"]
     body = [
-        [name, _trained(one), str(len(one.seeds)), progress(one), f"{one.env_steps:,}"]
-        + [found.get(column, "") for column in columns]
-        + [_certified(one)]
-        for name, one, found in zip(names(summaries), summaries, shown, strict=True)
+        [name, trained(one), str(len(one.seeds)), progress(one), steps(one)]
+        + [_value(one, column) for column in columns]
+        + [one.guarantee.statement]
+        for name, one in zip(names(summaries), summaries, strict=True)
     ]
     return header, body
 
@@ -95,7 +148,7 @@ def write_comparison(summaries: Sequence[Summary], page: Path) -> None:
         f"<h1>{len(summaries)} runs compared</h1>",
         _wide(elements.table(header, body)),
         *_reasons(summaries),
-        elements.paragraph(ADD_UP, soft=True),
+        elements.paragraph(note(summaries), soft=True),
         elements.heading("Learning"),
         *_curves(summaries),
         elements.heading("Settings that differ"),
@@ -118,61 +171,69 @@ def write_gallery(summaries: Sequence[Summary], folder: Path, page: Path) -> Non
         OSError: it cannot be written.
     """
     cards = [_card(one, folder, page) for one in summaries]
+    title = f"Runs in {visible(folder.absolute().name)}"
     body = [
-        f"<h1>Runs in {escape(folder.absolute().name)}</h1>",
-        elements.paragraph(f"{len(summaries)} runs. {ADD_UP}", soft=True),
+        f"<h1>{escape(title)}</h1>",
+        elements.paragraph(f"{len(summaries)} runs. {note(summaries)}", soft=True),
         *cards,
     ]
-    write_whole(page, elements.page(f"Runs in {folder.absolute().name}", body))
+    write_whole(page, elements.page(title, body))
 
 
 def _card(summary: Summary, folder: Path, page: Path) -> str:
     """Returns the card of one run."""
-    name = escape(str(summary.path.relative_to(folder)))
+    name = escape(visible(str(summary.path.relative_to(folder))))
     report = summary.path / "report.html"
     if report.is_file():
-        there = quote(os.path.relpath(report, page.absolute().parent))
+        there = quote(os.fsencode(os.path.relpath(report, page.absolute().parent)))
         name = f'<a href="{there}">{name}</a>'
-    seeds = f"{len(summary.seeds)} seeds" if len(summary.seeds) > 1 else f"seed {summary.seeds[0]}"
-    facts = f"{_trained(summary)}, {seeds}, {summary.population} people, {progress(summary)}"
-    sort = "" if summary.status == "proved" else " bad"
+    facts = (
+        f"{trained(summary)}, {seeds(summary)}, {summary.population} people, {progress(summary)}"
+    )
+    found = summary.guarantee
+    sort = "" if found.proved else " bad"
     return (
         f'<div class="card{sort}"><h3>{name}</h3>{elements.paragraph(facts, soft=True)}'
-        f"{elements.tiles({'guarantee': _certified(summary)} | measured(summary))}"
-        + (elements.paragraph(summary.why, soft=True) if summary.why else "")
+        f"{elements.paragraph(found.statement)}{elements.tiles(measured(summary))}"
+        + (elements.paragraph(visible(found.why), soft=True) if found.why else "")
         + ("" if report.is_file() else _no_report(summary.path))
         + "</div>"
     )
 
 
 def _no_report(path: Path) -> str:
-    return elements.paragraph(f"Write its report with: sotto report {path}", soft=True)
+    return elements.paragraph(
+        f"Write its report with: sotto report {visible(str(path))}", soft=True
+    )
 
 
 def _reasons(summaries: Sequence[Summary]) -> list[str]:
     lines = [
-        (f"{name}: {one.status}", one.why)
+        (f"{name}: {one.guarantee.status}", visible(one.guarantee.why))
         for name, one in zip(names(summaries), summaries, strict=True)
-        if one.status not in ("proved", NOT_PRIVATE)
+        if not one.guarantee.proved
     ]
     return [elements.bullets("Without a proved guarantee", lines)]
 
 
 def _curves(summaries: Sequence[Summary]) -> list[str]:
     """Returns the figure of what all runs measure, against steps or updates."""
-    measure = shared_measure(summaries)
-    if measure is None:
+    shared = shared_measure(summaries)
+    if shared is None:
         text = "The runs measure nothing in common during training, so there is no common figure."
         return [elements.paragraph(text)]
-    by_steps = all(
+    measured = [measures(one)[shared] for one in summaries]
+    by_steps = len({_steps(one) for one in summaries}) == 1 and all(
         len({line.env_steps for line in lines if measure in line.evaluation}) > 1
-        for one in summaries
+        for one, measure in zip(summaries, measured, strict=True)
         for lines in one.lines
     )
     with TemporaryDirectory() as made:
         file = Path(made) / "curves.png"
-        with figures.figure(file, height=4.2) as axes:
+        with figures.figure(file, height=4.2 + 0.2 * len(summaries)) as axes:
+            legend: list[tuple[Artist, str]] = []
             for place, (name, one) in enumerate(zip(names(summaries), summaries, strict=True)):
+                measure = measured[place]
                 points = [
                     [
                         (line.env_steps if by_steps else line.updates, line.evaluation[measure])
@@ -185,18 +246,18 @@ def _curves(summaries: Sequence[Summary]) -> list[str]:
                 mean, spread = figures.over_seeds(values)
                 colour = _COLOURS[place % len(_COLOURS)]
                 style = "-" if place < len(_COLOURS) else "--"
-                label = name + (f" (epsilon {at_most(one.epsilon, 3)})" if one.epsilon else "")
-                axes.plot(x, mean, style, color=colour, label=label, marker="o", markersize=3)
+                (curve,) = axes.plot(x, mean, style, color=colour, marker="o", markersize=3)
+                legend.append((curve, f"{name}: {one.guarantee.statement}"))
                 if len(values) > 1:
                     axes.fill_between(
                         x, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0
                     )
             if by_steps:
-                figures.steps_axis(axes)
+                figures.steps_axis(axes, _steps(summaries[0]))
             else:
                 axes.set_xlabel("updates")
-            axes.set_ylabel(_label(summaries[0], measure))
-            axes.legend(loc="best", fontsize=9)
+            axes.set_ylabel(shared.label)
+            figures.legend_below(axes, legend)
         caption = (
             "Measurements during training. A line is the mean over seeds, and the band is one "
             "standard deviation."
@@ -204,16 +265,16 @@ def _curves(summaries: Sequence[Summary]) -> list[str]:
         return [elements.picture(file, caption)]
 
 
-def shared_measure(summaries: Sequence[Summary]) -> str | None:
+def shared_measure(summaries: Sequence[Summary]) -> Measure | None:
     """Returns what all runs measure: the policy that the first run's algorithm names, or another.
 
     It is None if there is nothing in common.
     """
-    common = [
-        name for name in summaries[0].evaluation if all(name in one.evaluation for one in summaries)
-    ]
+    first, *others = map(measures, summaries)
+    common = [one for one in first if all(one in other for other in others)]
     preferred = algorithm_named(summaries[0].algorithm).default_policy
-    return preferred if preferred in common else next(iter(common), None)
+    named = (one for one in common if first[one] == preferred)
+    return next(named, next(iter(common), None))
 
 
 def _wide(table: str) -> str:

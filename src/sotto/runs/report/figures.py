@@ -3,21 +3,29 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from sotto.errors import RunError
+from sotto.files import replacing
 from sotto.privacy.bounds import at_most
 from sotto.runs.metrics import Line
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#767676"
+RETURN = "return of an episode"
+"""Unit of the measurements of a policy."""
+_LEGEND_COLUMNS = 100  # characters of a line that fit below the figure
 _POLICIES = {
     "ema": ("average of released policies", BLUE),
     "last": ("last released policy", ORANGE),
@@ -49,12 +57,44 @@ def figure(path: Path, height: float = 3.6) -> Iterator[Axes]:
     with mpl.rc_context(STYLE):
         drawing = Figure(figsize=(7.2, height))
         yield drawing.add_subplot()
-        path.parent.mkdir(exist_ok=True)
-        drawing.savefig(path, dpi=160)
+        _save(drawing, path)
 
 
-def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
-    """Draws the return of released policies on fresh simulated people against environment steps.
+def _save(drawing: Figure, path: Path) -> None:
+    """Writes a drawing as PNG. Its folder is made if needed.
+
+    The folder may come from somebody else. A link in the place of the file is replaced and not
+    followed.
+
+    Raises:
+        RunError: the folder is a link, which would lead out of the run.
+        OSError: the file cannot be written.
+    """
+    folder = path.parent
+    if folder.is_symlink():
+        raise RunError(f"{folder} is a link, and figures would be written elsewhere; remove it")
+    folder.mkdir(exist_ok=True)
+    content = BytesIO()
+    drawing.savefig(content, format="png", dpi=160)
+    with replacing(path) as file:
+        file.write(content.getvalue())
+
+
+def legend_below(axes: Axes, named: Sequence[tuple[Artist, str]]) -> None:
+    """Adds a legend below the plot, with every text as it stands.
+
+    Matplotlib leaves out labels that begin with "_", and reads "$" as the beginning of a formula.
+    Names of directories may have both.
+    """
+    handles = [handle for handle, _ in named]
+    legend = axes.figure.legend(handles, [""] * len(named), loc="outside lower left", fontsize=9)
+    for place, (_, text) in zip(legend.get_texts(), named, strict=True):
+        place.set_parse_math(False)
+        place.set_text(fill(text, _LEGEND_COLUMNS))
+
+
+def learning_curve(path: Path, runs: Sequence[Sequence[Line]], steps: str) -> None:
+    """Draws the return of released policies on fresh simulated people against steps.
 
     If all steps are taken before learning begins, the x axis has updates instead. The known return
     of a student's teacher is a horizontal line.
@@ -62,6 +102,7 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
     Args:
         path: file of the PNG.
         runs: lines of each seed; several seeds give a mean and a band of one standard deviation.
+        steps: the algorithm's word for steps, `Words.steps`.
     """
     teacher = runs[0][-1].simulated.get("teacher_return")
     evaluated = [line.env_steps for line in runs[0] if line.evaluation]
@@ -76,24 +117,24 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
                 ]
                 for lines in runs
             ]
-            steps, values = aligned(points)
-            if not len(steps):
+            x, values = aligned(points)
+            if not len(x):
                 continue
             mean, spread = over_seeds(values)
-            axes.plot(steps, mean, color=colour, label=label, marker="o", markersize=3.5)
+            axes.plot(x, mean, color=colour, label=label, marker="o", markersize=3.5)
             if len(values) > 1:
                 axes.fill_between(
-                    steps, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
+                    x, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
                 )
         if teacher:
             axes.axhline(teacher[-1], color=GREY, linestyle="--", linewidth=1.5, label="teacher")
         several = f", mean ± standard deviation of {len(runs)} seeds" if len(runs) > 1 else ""
         axes.set_title(f"Return{several}")
         if collected_before:
-            axes.set_xlabel(f"updates, after {evaluated[0]:,} environment steps")
+            axes.set_xlabel(f"updates, after {evaluated[0]:,} {steps}")
         else:
-            steps_axis(axes)
-        axes.set_ylabel("return of an episode")
+            steps_axis(axes, steps)
+        axes.set_ylabel(RETURN)
         axes.legend(loc="best")
 
 
@@ -128,8 +169,7 @@ def quantities(
             axes.set_xlabel("updates")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_ylabel(named[name][1])
-        path.parent.mkdir(exist_ok=True)
-        drawing.savefig(path, dpi=160)
+        _save(drawing, path)
 
 
 def mean_and_spread(values: Sequence[float], decimals: int) -> str:
@@ -291,14 +331,14 @@ def aligned(
     return np.array(shared), np.array([[table[x] for x in shared] for table in tables])
 
 
-def steps_axis(axes: Axes) -> None:
-    """Formats the x axis as environment steps from 0, in thousands and millions."""
+def steps_axis(axes: Axes, steps: str = "environment steps") -> None:
+    """Formats the x axis as steps of this name from 0, in thousands and millions."""
 
-    def readable(steps: float, _position: int) -> str:
-        if steps >= 1e6:
-            return f"{steps / 1e6:g}M"
-        return f"{steps / 1e3:g}k" if steps >= 1e3 else f"{steps:g}"
+    def readable(count: float, _position: int) -> str:
+        if count >= 1e6:
+            return f"{count / 1e6:g}M"
+        return f"{count / 1e3:g}k" if count >= 1e3 else f"{count:g}"
 
     axes.xaxis.set_major_formatter(FuncFormatter(readable))
     axes.set_xlim(left=0)
-    axes.set_xlabel("environment steps")
+    axes.set_xlabel(steps)

@@ -26,7 +26,7 @@ def learning(
     elif words.quantities:
         found += _quantities(folder, lines, words)
     else:
-        found += _returns(folder, lines)
+        found += _returns(folder, lines, words.steps)
     found += _samples(lines[0])
     if "private_return" in lines[0][-1].released:
         figures.released_returns(folder / "returns.png", lines)
@@ -38,26 +38,26 @@ def learning(
     return found
 
 
-def labels(words: Words) -> dict[str, str]:
-    """Returns the label of each measurement, by the name that the metrics use."""
-    return {name: label for name, (label, _) in words.quantities.items()} or {
-        "ema": "return, averaged policy",
-        "last": "return, last policy",
+def labels(words: Words) -> dict[str, tuple[str, str]]:
+    """Returns label and unit of each measurement, by the name that the metrics use."""
+    return dict(words.quantities) or {
+        "ema": ("return, averaged policy", figures.RETURN),
+        "last": ("return, last policy", figures.RETURN),
     }
 
 
 def numbers(last: Sequence[Line], words: Words) -> dict[str, str]:
     """Returns what was measured last, by label; `last` has one line for each seed."""
     values = {}
-    for name, label in labels(words).items():
+    for name, (label, _) in labels(words).items():
         found = [line.evaluation[name] for line in last if name in line.evaluation]
         if found:
             values[label] = figures.mean_and_spread(found, words.decimals)
     return values
 
 
-def _returns(folder: Path, lines: Sequence[Sequence[Line]]) -> list[str]:
-    figures.learning_curve(folder / "learning.png", lines)
+def _returns(folder: Path, lines: Sequence[Sequence[Line]], steps: str) -> list[str]:
+    figures.learning_curve(folder / "learning.png", lines, steps)
     caption = (
         "Return of released policies in greedy episodes with fresh simulated people. The "
         "episodes use no data of the people in training."

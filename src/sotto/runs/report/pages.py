@@ -31,12 +31,15 @@ def write_reports(experiment: Experiment) -> list[Path]:
     """Writes the page of a run; for several seeds, one page for all and one for each.
 
     Raises:
-        RunError: the run has no metrics yet.
+        RunError: the run has no metrics yet, or the directory of a seed is a link.
         PrivacyError: the ledger is damaged or belongs to another run.
     """
     settings = experiment.settings
     config_from_json(algorithm_named(settings.algorithm), settings.config)  # checks them
     pages = []
+    for run in experiment.runs:
+        if run.path != experiment.path and run.path.is_symlink():
+            raise RunError(f"{run.path} is a link, and would be written elsewhere; name the run")
     if len(experiment.runs) > 1:
         pages.append(_write(experiment.path, experiment.runs, experiment))
     pages += [_write(run.path, (run,), experiment) for run in experiment.runs]
@@ -108,9 +111,10 @@ def _card(
 ) -> str:
     """Returns the card at the top of the page with status, epsilon and delta."""
     if not certificates:
+        status, why = without
         return (
-            f'<div class="card bad"><div class="status">{escape(without[0])}</div>'
-            f"<p>{escape(without[1])}</p></div>"
+            f'<div class="card bad"><div class="status">{escape(status[:1].upper() + status[1:])}'
+            f"</div><p>{escape(why)}</p></div>"
         )
     worst = _worst(certificates)
     status, sentence = standing(worst)
