@@ -1,8 +1,12 @@
 """Exported policies are the policies: in plain numpy, and as ONNX."""
 
+import hashlib
 import json
 import re
+import shutil
 import sys
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +14,17 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
+from small_runs import SMALL_PPO
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, QNetwork
 from sotto.algorithms.dppg.parts import ObservationMoments, StandardisedPolicy
+from sotto.cli import main
 from sotto.rl import policy_files
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import MLP, Policy
 from sotto.runs.agents import export
-from sotto.runs.agents.agent import Agent
+from sotto.runs.agents.agent import Agent, load
 
 SIZE = 3
 KEY = jax.random.key(3)
@@ -125,8 +131,97 @@ def test_observations_of_another_length_are_refused(made, tmp_path):
             with pytest.raises(ValueError, match=f"must have {size} numbers"):
                 act(tmp_path / "policy.npz", seen)
     agent.export(tmp_path / "policy.onnx")
-    (seen,) = onnx.load(tmp_path / "policy.onnx").graph.input
+    model = onnx.load(tmp_path / "policy.onnx")
+    (seen,) = model.graph.input
     assert seen.type.tensor_type.shape.dim[1].dim_value == size
+    evaluator = ReferenceEvaluator(model)  # it does not look at the declared shape
+    assert evaluator.run(None, {"observation": np.ones((3, size), np.float32)})[0].shape[0] == 3
+    for wrong in (0, 1, size - 1, size + 1, 2 * size):
+        for rows in (1, 3, size):
+            with pytest.raises((TypeError, ValueError, RuntimeError)):
+                evaluator.run(None, {"observation": np.ones((rows, wrong), np.float32)})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_observations_that_are_not_finite_have_no_action(made, bad, tmp_path):
+    """In every place of an observation; the other rows of the batch are answered."""
+    seen = observations(made)[:5]
+    agent, act = Agent(made, "last", 7), documented_act()
+    agent.export(tmp_path / "policy.npz")
+    agent.export(tmp_path / "policy.onnx")
+    evaluator = ReferenceEvaluator(onnx.load(tmp_path / "policy.onnx"))
+    outputs, actions = evaluator.run(None, {"observation": seen})
+    for place in range(seen.shape[1]):
+        wrong = seen.copy()
+        wrong[2, place] = bad
+        with pytest.raises(ValueError, match="must be a finite vector"):
+            agent.act(wrong)
+        with pytest.raises(ValueError, match="must be finite"):
+            act(tmp_path / "policy.npz", wrong)
+        with np.errstate(invalid="ignore"):
+            found, chosen = evaluator.run(None, {"observation": wrong})
+        assert np.isnan(found[2]).all()
+        assert np.isnan(chosen[2]).all() if chosen.ndim > 1 else chosen[2] == -1
+        others = [0, 1, 3, 4]
+        np.testing.assert_array_equal(found[others], outputs[others])
+        np.testing.assert_array_equal(chosen[others], actions[others])
+
+
+def header_of(file: Path) -> dict[str, Any]:
+    """The header of a file, as JSON values."""
+    if file.suffix == ".npz":
+        return json.loads(str(np.load(file)["header"]))
+    texts = {one.key: one.value for one in onnx.load(file).metadata_props}
+    plain = ("policy", "run_id", "algorithm", "status", "why", "unit", "adjacency", "ledger_head")
+    quoted = {*plain, "certificate_sha256", "format", "activation", "actions", "outputs"}
+    return {
+        name: text if name in quoted and text != "null" else json.loads(text)
+        for name, text in texts.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["policy.npz", "policy.onnx"])
+def test_a_file_says_its_run_and_what_is_certified(trained_pair: Path, name, tmp_path):
+    run = trained_pair / "seed-1"
+    load(run).export(tmp_path / name)
+    found, certificate = header_of(tmp_path / name), (run / "certificate.json").read_bytes()
+    stored = json.loads(certificate)
+    for same in ("run_id", "status", "epsilon", "delta"):
+        assert found[same] == stored[same]
+    assert (found["unit"], found["adjacency"]) == ("trajectory", "zero-out")
+    assert (found["algorithm"], found["policy"], found["updates"]) == ("dppg", "ema", 10)
+    assert found["ledger_head"] == stored["head_hash"]
+    assert found["certificate_sha256"] == hashlib.sha256(certificate).hexdigest()
+    if name == "policy.npz":
+        policy_files.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["policy.npz", "policy.onnx"])
+def test_a_file_says_that_nobody_is_protected(name, tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", "ppo", "--out", str(run), *SMALL_PPO, "--json"]) == 0
+    load(run).export(tmp_path / name)
+    found = header_of(tmp_path / name)
+    assert (found["algorithm"], found["status"]) == ("ppo", "not private")
+    assert "protects nobody" in found["why"]
+    for none in ("epsilon", "delta", "unit", "adjacency", "ledger_head", "certificate_sha256"):
+        assert found[none] is None
+
+
+def test_a_file_of_a_run_whose_ledger_is_lost_says_so(trained_pair: Path, tmp_path):
+    run = Path(shutil.copytree(trained_pair / "seed-0", tmp_path / "run"))
+    agent = load(run)
+    (run / "ledger.sqlite").unlink()
+    agent.export(tmp_path / "policy.npz")
+    found = header_of(tmp_path / "policy.npz")
+    assert (found["status"], found["epsilon"]) == ("unknown", None)
+    assert "is missing" in found["why"]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31, 2**32])
+def test_a_seed_that_would_wrap_is_refused(trained_pair: Path, seed):
+    with pytest.raises(ValueError, match="seed must be in"):
+        load(trained_pair / "seed-0", seed=seed)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ def act(file, observation):
     x = np.asarray(observation, np.float32)
     if x.shape[-1:] != policy["centre"].shape:
         raise ValueError(f"an observation must have {len(policy['centre'])} numbers")
+    if not np.isfinite(x).all():
+        raise ValueError("an observation must be finite")
     x = (x - policy["centre"]) * policy["scale"]
     for layer in range(header["layers"]):
         x = x @ policy[f"weights_{layer}"] + policy[f"biases_{layer}"]
@@ -24,6 +26,21 @@ def act(file, observation):
 
 Sample an action in a box as mean + exp(log_std) * a standard normal; `log_std` is in the file.
 Sample a discrete action from the softmax of the outputs, if the header calls them logits.
+
+An ONNX file takes `observation` [batch, obs], and gives `outputs` [batch, n] and `action`. It fails
+for another length. For an observation that is not finite the outputs are NaN, and the action is -1,
+or NaN in a box: check it before you act.
+
+`sotto.Agent.export` writes these facts about the run into the header, or into the metadata of ONNX:
+
+- `run_id`, `algorithm`, `policy` and `updates`;
+- `status`, as in `sotto runs`, and `why`, its reason where nothing is proved;
+- `epsilon`, `delta`, `unit`, `adjacency` and `distance` of the certificate of this run alone, null
+  where nothing is proved;
+- `ledger_head`, the hash of the ledger's last entry, and `certificate_sha256`, the SHA-256 of the
+  certificate.json that follows from it.
+
+They prove nothing by themselves: verify the certificate.
 """
 
 import json
@@ -38,7 +55,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sotto.files import replacing
+from sotto.files import replacing, strict_json
 from sotto.rl.networks import MLP, Policy
 
 FORMAT = "sotto policy 1"
@@ -137,7 +154,7 @@ def write(found: Flat, file: Path, about: Mapping[str, Any]) -> None:
     arrays |= {f"biases_{i}": one for i, one in enumerate(found.biases)}
     arrays |= {} if found.log_std is None else {"log_std": found.log_std}
     with replacing(file) as opened:
-        text = np.array(json.dumps({**about, **found.header}))
+        text = np.array(strict_json({**about, **found.header}))
         np.savez(opened, header=text, centre=found.centre, scale=found.scale, **arrays)
 
 

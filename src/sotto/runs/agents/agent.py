@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sotto.algorithms.base import Algorithm
-from sotto.algorithms.values import Whole, checks_arguments
+from sotto.algorithms.settings import Seed
+from sotto.algorithms.values import checks_arguments
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.rl.language.agent import LanguageAgent
@@ -20,6 +21,7 @@ from sotto.rl.rollout import Actor
 from sotto.runs import checkpoints
 from sotto.runs.agents.export import export
 from sotto.runs.directory import Experiment, Named, open_experiment
+from sotto.runs.guarantees import exported
 from sotto.runs.registry import algorithm_named
 from sotto.runs.start import config_of
 from sotto.trees import at
@@ -32,10 +34,19 @@ class Agent:
         policy: JAX policy, a map from observations to distributions over actions.
         name: name of the policy in the run.
         updates: number of updates before it.
+        experiment: the run; None for a policy that is not from a run directory.
     """
 
-    def __init__(self, policy: Actor, name: str, updates: int, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        policy: Actor,
+        name: str,
+        updates: int,
+        seed: int | None = None,
+        experiment: Experiment | None = None,
+    ) -> None:
         self.policy, self.name, self.updates = policy, name, updates
+        self.experiment = experiment
         entropy = int.from_bytes(os.urandom(4)) if seed is None else seed
         self._key = new_key(entropy)
         self._act = eqx.filter_jit(_act)
@@ -68,6 +79,9 @@ class Agent:
     def export(self, file: Path | str) -> None:
         """Writes the policy into a file that can be used without sotto and JAX.
 
+        The header says which run the policy is from, and what the run's ledger certifies now
+        (`sotto.rl.policy_files`).
+
         Example:
             sotto.load("runs/x").export("policy.npz")
 
@@ -79,7 +93,8 @@ class Agent:
             ValueError: the file has another ending, or the policy is not a network.
             ModuleNotFoundError: ONNX is not installed.
         """
-        export(self.policy, Path(file), {"policy": self.name, "updates": self.updates})
+        about = {"policy": self.name, "updates": self.updates} | exported(self.experiment)
+        export(self.policy, Path(file), about)
 
 
 @checks_arguments
@@ -87,7 +102,7 @@ def load(
     path: Path | str,
     *,
     policy: str | None = None,
-    seed: Whole | None = None,
+    seed: Seed | None = None,
     env_id: str | None = None,
 ) -> Agent:
     """Loads the agent of a trained run.
@@ -107,7 +122,7 @@ def load(
     if not algorithm.acts:
         raise RunError(f"{path} has a language model, which does not act; use sotto.load_language")
     one, name, updates = _policy(algorithm, config_of(experiment), experiment, policy)
-    return Agent(one, name, updates, seed)
+    return Agent(one, name, updates, seed, experiment)
 
 
 def last_state(path: Path | str, *, env_id: str | None = None) -> tuple[Algorithm[Any], Any, Any]:
@@ -142,7 +157,7 @@ def load_language(
     path: Path | str,
     *,
     policy: str | None = None,
-    seed: Whole | None = None,
+    seed: Seed | None = None,
     model: Path | str | None = None,
 ) -> LanguageAgent:
     """Loads the tuned language model of a run of rlhf.

@@ -12,6 +12,7 @@ import numpy as np
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, QNetwork
 from sotto.algorithms.dppg.parts import StandardisedPolicy
+from sotto.files import replacing, strict_json
 from sotto.rl.networks import MLP, Policy
 from sotto.rl.policy_files import Flat, flat_network, flat_policy, write
 
@@ -83,6 +84,11 @@ def _standardised(policy: StandardisedPolicy) -> Flat:
     )
 
 
+def _text(value: Any) -> str:
+    """Returns a value of the header as text, which is JSON for all but text."""
+    return value if isinstance(value, str) else strict_json(value)
+
+
 def _write_onnx(found: Flat, file: Path, header: dict[str, Any]) -> None:
     """Writes a graph from `observation` [batch, obs] to `outputs` [batch, n] and `action`."""
     try:
@@ -92,23 +98,35 @@ def _write_onnx(found: Flat, file: Path, header: dict[str, Any]) -> None:
         raise ModuleNotFoundError(
             "ONNX files need the package onnx: pip install 'sotto[onnx]'", name="onnx"
         ) from error
-    constants = {"centre": found.centre, "scale": found.scale}
+    # The difference of an observation from itself is NaN where it is not finite, and 0 elsewhere.
+    # Multiplied by ones, it makes the whole row NaN, and it has no product of another length.
+    actions = found.weights[-1].shape[1]
+    ones = np.ones((len(found.centre), actions), np.float32)
+    constants = {"centre": found.centre, "scale": found.scale, "ones": ones}
     nodes = [
+        helper.make_node("Sub", ["observation", "observation"], ["finite"]),
         helper.make_node("Sub", ["observation", "centre"], ["centred"]),
         helper.make_node("Mul", ["centred", "scale"], ["layer_0"]),
     ]
     last = len(found.weights) - 1
     for i, (weights, biases) in enumerate(zip(found.weights, found.biases, strict=True)):
         constants |= {f"weights_{i}": weights, f"biases_{i}": biases}
-        made = "outputs" if i == last else f"sum_{i}"
+        made = f"sum_{i}"
         inputs = [f"layer_{i}", f"weights_{i}", f"biases_{i}"]
         nodes.append(helper.make_node("Gemm", inputs, [made]))
         if i < last:
             nodes.append(helper.make_node("Tanh", [made], [f"layer_{i + 1}"]))
-    number, actions = onnx.TensorProto.FLOAT, found.weights[-1].shape[1]
+    nodes.append(helper.make_node("Gemm", ["finite", "ones", f"sum_{last}"], ["outputs"]))
+    number = onnx.TensorProto.FLOAT
     outputs = [helper.make_tensor_value_info("outputs", number, ["batch", actions])]
     if found.discrete:
-        nodes.append(helper.make_node("ArgMax", ["outputs"], ["action"], axis=1, keepdims=0))
+        constants |= {"none": np.array(-1), "first": np.array(0)}
+        nodes += [
+            helper.make_node("Gather", ["outputs", "first"], ["one"], axis=1),
+            helper.make_node("IsNaN", ["one"], ["refused"]),
+            helper.make_node("ArgMax", ["outputs"], ["best"], axis=1, keepdims=0),
+            helper.make_node("Where", ["refused", "none", "best"], ["action"]),
+        ]
         kind, shape = onnx.TensorProto.INT64, ["batch"]
     else:
         nodes.append(helper.make_node("Identity", ["outputs"], ["action"]))
@@ -123,6 +141,7 @@ def _write_onnx(found: Flat, file: Path, header: dict[str, Any]) -> None:
         ir_version=_IR,
         producer_name="sotto",
     )
-    helper.set_model_props(model, {name: str(value) for name, value in header.items()})
+    helper.set_model_props(model, {name: _text(value) for name, value in header.items()})
     onnx.checker.check_model(model)
-    file.write_bytes(model.SerializeToString())
+    with replacing(file) as opened:
+        opened.write(model.SerializeToString())
