@@ -141,6 +141,7 @@ def test_plain_words(capsys) -> None:
             "sotto: the command line does not have valid settings of dppg: delta must be below 1, "
             "not 2.0",
         ),
+        ("simulate people https://x --tokens OUT --seed -1", "seeds go from 0 to 2147483647"),
         ("certify dpsgd --from OUT", "No such file or directory; give a file of JSON as in docs"),
     ],
 )

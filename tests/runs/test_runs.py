@@ -226,8 +226,10 @@ def test_ppo_runs_and_has_no_certificate(capsys, tmp_path: Path) -> None:
     assert main(["train", "ppo", "--out", str(out), "--json", *SMALL_PPO]) == 0
     assert main(["eval", str(out), "--episodes", "2"]) == 0
     assert main(["report", str(out)]) == 0
-    assert "No privacy" in (out / "report.html").read_text()
+    assert "Not private" in (out / "report.html").read_text()
     assert "protects nobody" in refused(capsys, "certificate", str(out))
+    for seed in ("-1", str(2**31), str(2**32)):
+        assert "seeds go from 0" in refused(capsys, "eval", str(out), "--seed", seed)
     assert "no policy" in refused(capsys, "eval", str(out), "--policy", "ema")
 
 

@@ -13,7 +13,7 @@ from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.errors import RunError, visible
-from sotto.keys import new_key
+from sotto.keys import new_key, seed_range
 from sotto.privacy.bounds import guarantee
 from sotto.runs.directory import Experiment, Named, Run, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
@@ -73,6 +73,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
+    seed_range(seed)
     experiment = open_experiment(path, Named(env_id=env_id))
     trained_on = str(experiment.settings.config.get("env_id", "no environment"))
     # A run that names a module is refused where it would be imported, which says what to give.

@@ -47,9 +47,11 @@ def people(
         seed: Seed of the people.
     """
     require("httpx")
+    from sotto.keys import seed_range
     from sotto.people.client import Person
     from sotto.people.simulate import Habits, drive, mean_return
 
+    seed_range(seed)
     held = tokens.read_text().split()
     if not held:
         raise ValueError(f"{tokens} has no token; make some with: sotto campaign invite")
