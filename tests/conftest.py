@@ -28,6 +28,7 @@ import jaxtyping
 import psutil
 import pytest
 import shapes
+import tolerances
 from postgres import MISSING, Server, binaries
 
 os.environ["JAX_PLATFORMS"] = os.environ.get("SOTTO_TEST_PLATFORM", "cpu")
@@ -59,6 +60,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit it from the
 
 
 shapes.install()
+tolerances.install()
 
 
 def _share_contexts() -> None:

@@ -3,11 +3,14 @@
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sotto.files import replacing, strict_json, write_whole
+from sotto.privacy.answers.digests import DigestKey
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,32 @@ def test_a_failure_leaves_the_earlier_file_and_no_other(tmp_path: Path) -> None:
 def test_json_knows_nan_and_infinity() -> None:
     said = strict_json({"a": [math.inf, -math.inf, math.nan], "b": (1, "x", None), "c": 0.1})
     assert json.loads(said) == {"a": ["inf", "-inf", None], "b": [1, "x", None], "c": 0.1}
+
+
+@pytest.mark.parametrize("write", [lambda path: write_whole(path, "text"), DigestKey.create])
+def test_contents_are_on_disk_before_the_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Any]
+) -> None:
+    """After a power failure there is the earlier file or the new one, and neither is empty."""
+    done: list[str] = []
+    fsync = os.fsync
+
+    def synced(number: int) -> None:
+        done.append(os.path.realpath(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    def named(way: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def rename(old: Any, new: Any) -> None:
+            done.append("named")
+            way(old, new)
+
+        return rename
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named(os.replace))
+    monkeypatch.setattr(os, "link", named(os.link))
+    write(tmp_path / "file")
+    contents, name, folder = done
+    assert Path(contents).parent == tmp_path.resolve()
+    assert Path(contents).name.startswith(".file.")
+    assert (name, folder) == ("named", str(tmp_path.resolve()))

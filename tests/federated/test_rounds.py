@@ -374,3 +374,29 @@ def test_a_wrong_share_of_a_seed_is_left_out_whoever_gives_it():
             changed = answers | {liar: answer | {other: bytes(32) + b"\x05"}}
             assert np.array_equal(server.open(changed), plain(vectors, range(people), 16))
             assert server.wrong == {liar}
+
+
+def test_every_round_purpose_and_pair_has_its_own_secrets():
+    one, other = terms(3), terms(3)
+    said = {
+        agreed.of_pair(purpose, *pair)
+        for agreed in (one, other)
+        for purpose in ("mask", "seal", "share")
+        for pair in ((0, 1), (1, 0), (1, 2))
+    }
+    assert len(said) == 2 * 3 * 3
+    key, public = secrets.new_secret(), secrets.public_key(secrets.new_secret())
+    masks = [pair_mask(agreed, key, public, 0, 1, 8) for agreed in (one, other)]
+    assert not np.array_equal(*masks)
+
+
+def test_places_in_the_circle_are_drawn():
+    """Nobody can choose to be a neighbour of somebody."""
+    agreed, people = terms(40), range(60)
+    keys = {person: RoundDevice(agreed).announce() for person in people}
+    drawn = []
+    for _ in range(2):
+        seats = Round(agreed, 1).begin(keys)
+        drawn.append([seats[person].place for person in people])
+    assert sorted(drawn[0]) == list(people)
+    assert drawn[0] != drawn[1]

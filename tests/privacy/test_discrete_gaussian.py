@@ -13,6 +13,7 @@ from scipy import signal, stats
 from sotto.privacy.mechanisms import discrete_gaussian
 from sotto.privacy.mechanisms.discrete_gaussian import (
     ERROR,
+    LARGEST_EPSILON,
     LEAST_VARIANCE,
     SMOOTHING,
     DiscreteGaussian,
@@ -188,3 +189,10 @@ def test_a_table_that_forgets_the_tails_is_noticed(monkeypatch: Any) -> None:
     narrow = discrete_gaussian._table.__wrapped__(50.0)
     assert narrow[0] < 24 * math.sqrt(50.0)
     assert shares_delta(10, 100) > 1e-2
+
+
+def test_a_draw_beyond_the_table_counts_with_e_to_the_epsilon(monkeypatch: Any) -> None:
+    monkeypatch.setattr(discrete_gaussian, "_RADIUS", 16.0)
+    with mpmath.workdps(40):
+        beyond = mpmath.erfc(16 / mpmath.sqrt(2)) * (1 + mpmath.exp(LARGEST_EPSILON))
+        assert beyond <= shares_delta(1, 1) <= 1000 * beyond

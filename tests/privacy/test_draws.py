@@ -1,17 +1,22 @@
 """Draws of a stream: noise for several releases at once, and people who are drawn in secret."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import small
 from scipy import stats
 
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms.correlated import NoiseSequence
 from sotto.privacy.mechanisms.gaussian import Grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release import draws
+from sotto.privacy.release.declaration import noise_scales
 from sotto.privacy.release.draws import Draws, batches
-from sotto.privacy.statements import Correlation, Poisson
+from sotto.privacy.statements import Correlation, Part, Poisson
 
 RUNS, RELEASES = 3, 7
 DIMENSIONS = {"policy": 40, "critic": 11}
@@ -97,3 +102,33 @@ def test_the_first_batch_holds_three_draws_in_four_and_the_likely_ones_nearly_al
     assert 0.72 < size.cdf(sizes.first) < 0.82
     assert size.sf(sizes.likely) < 1e-8
     assert sizes.rest < sizes.first / 5
+
+
+def test_places_that_pad_a_batch_are_nobody(make_ledgers: Callable[..., list[Ledger]]) -> None:
+    """A simulated person who counts again in the padding moves a sum twice as far."""
+    made = small.release(
+        local=lambda state, unit, key: ({"u": jnp.ones(2)}, ()),
+        clip_norm=2.0,
+        slots=5,
+        microbatch=2,
+    )
+    stream = made.open(make_ledgers(), jnp.zeros(1), noise_seed=0)
+    _, log, _ = stream.run(jnp.zeros(1), small.keys(), small.newcomers(releases=1, slots=5))
+    np.testing.assert_allclose(log["u"], 5.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["independent", "prefix-sum", "binary-tree"])
+def test_each_part_has_noise_of_its_own_scale(
+    make_ledgers: Callable[..., list[Ledger]], kind: str
+) -> None:
+    """The parts' noise is drawn in steps of their own grids, which differ by powers of two."""
+    clips, size = {"u": 1.0, "v": 1.5}, 600
+    made = small.release(
+        local=lambda state, unit, key: ({name: jnp.zeros(size) for name in clips}, ()),
+        parts={name: Part(clip_norm=clip, noise_multiplier=2.0) for name, clip in clips.items()},
+        correlation=Correlation(kind=kind),
+    )
+    stream = made.open(make_ledgers(), jnp.zeros(1), noise_seed=0)
+    _, log, _ = stream.run(jnp.zeros(1), small.keys(), small.newcomers())
+    for name, scale in noise_scales(made).items():  # the first release has no earlier noise in it
+        assert np.asarray(log[name])[0, 0].std() == pytest.approx(scale, rel=0.12)

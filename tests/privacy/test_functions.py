@@ -14,6 +14,7 @@ from norms import norm_at_points
 from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.certificates.lone import verify_file
 from sotto.privacy.claims.rewards import LOGGED_FUNCTION
 from sotto.privacy.errors import (
     BudgetExceeded,
@@ -454,3 +455,25 @@ def test_shifts_of_neighbours_in_noise_never_exceed_the_multiplier() -> None:
     assert np.linalg.norm(PAIRS["shifted"] - REWARDS) / vector.sigma == pytest.approx(
         1 / Z, rel=1e-4
     )
+
+
+def test_the_certificate_of_transitions_verifies_alone(tmp_path: Path) -> None:
+    """Its sentence and its statement bound the same distance: that of a replacement."""
+    sensitivity = Sensitivity(1 / 118, None, "averages")
+    made = vector_release(unit=TRANSITION, sensitivity=sensitivity, units=500)
+    ledger = new_ledger(tmp_path, unit=TRANSITION)
+    made.open(ledger).release(REWARDS)
+    derive(ledger).write(tmp_path / "certificate.json")
+    found = verify_file(tmp_path / "certificate.json")
+    assert (found.status, found.reasons) == ("true", ())
+
+
+def test_the_paths_of_all_actions_count_for_rounding(tmp_path: Path) -> None:
+    """Each action has separate values, which are rounded like those of the others."""
+    axes = [np.array([0.0, 2.0**-27, 1.0])]
+    many = 3 * 2**17
+    stream = path_release(size=many).open(new_ledger(tmp_path))
+    with pytest.raises(PrivacyError, match="too many, or too close"):
+        stream.release(np.zeros((3, many // 3)), axes)
+    one = path_release(size=3).open(new_ledger(tmp_path, name="one"))
+    one.release(np.zeros((3, 1)), axes)

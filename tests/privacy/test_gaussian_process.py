@@ -327,3 +327,11 @@ def test_scattered_points_on_a_line_agree_with_the_path() -> None:
 def test_nonsense_is_refused(ask: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ask()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("paths", [None, 1, 3])
+def test_rounding_of_a_grid_counts_every_path(paths: int | None) -> None:
+    axes, grid = [np.array([0.1, 0.4, 0.45]), np.array([0.0, 0.7])], 2.0**-20
+    found = sample_grid(axes, 3.0, 0.7, GeneratorSource(0).next(), paths, grid).rounding
+    each = grid_rounding(axes, 3.0, 0.7, grid)
+    assert found == pytest.approx((paths or 1) * each, rel=1e-9)

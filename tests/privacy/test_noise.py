@@ -5,9 +5,10 @@ import math
 import os
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from randomgen.aes import AESCounter
 from scipy import integrate, stats
 
 from sotto.algorithms.calibration import calibrate_with_sampler, gaussian_multiplier
+from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.noise import (
     ERROR,
     LARGEST_RATIO,
@@ -481,3 +483,47 @@ def test_a_delta_below_what_any_sampler_can_keep_is_named(target: float) -> None
     assert least(target, 1e-33) > 1
     with pytest.raises(ValueError, match="choose a smaller epsilon"):
         least(1e4, 1e-5)
+
+
+class Given:
+    """A generator whose first words are given, and whose other bits are all alike."""
+
+    def __init__(self, words: Sequence[int], bits: int) -> None:
+        self.bit_generator, self._words, self._bits = self, list(words), bits
+
+    def random_raw(self, size: int | tuple[int, ...]) -> np.ndarray:
+        shape = size if isinstance(size, tuple) else (size,)
+        count = math.prod(shape)
+        taken, self._words = self._words[:count], self._words[count:]
+        rest = [self._bits] * (count - len(taken))
+        return np.array([*taken, *rest], np.uint64).reshape(shape)
+
+
+@pytest.mark.unchecked_types
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_word_whose_points_round_to_two_integers_is_settled_by_more_bits(alone: bool) -> None:
+    """On a fine grid the 53 bits of a word would hit some integers more often than others."""
+    words = np.random.default_rng(0).integers(2**64, size=100_000, dtype=np.uint64)
+    values, layers = throw(words)
+    scaled = values * LARGEST_RATIO
+    gaps = 0.5 - np.abs(scaled - np.rint(scaled))  # where they are above 0, float64 would decide
+    inside = np.abs(values) < 0.9 * noise._INNER[layers]
+    fitting = np.flatnonzero(inside & (gaps > 0))
+    word = int(words[fitting[np.argmin(gaps[fitting] / noise._STEPS[layers[fitting]])]])
+    drawn = []
+    for bits in (0, 2**64 - 1):  # the first and the last point of the word's interval
+        given: Any = Given([word] * (noise._BLOCK if alone else 1), bits)
+        if alone:
+            drawn.append(Singles(given).draw(LARGEST_RATIO))
+        else:
+            drawn.append(int(rounded_normal(given, (1,), LARGEST_RATIO)[0]))
+    assert drawn[1] == drawn[0] + 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_draws_beyond_the_last_edge_have_the_sign_of_their_word(sign: int) -> None:
+    """With a tail on one side only, whoever is shifted to the other side shows."""
+    word = (2**52 - 1) << 11 if sign > 0 else 1 << 63  # layer 0, the outermost place
+    draw = settle_exactly(GeneratorSource(0).next(), word, 0, 1000.0)
+    assert draw is not None
+    assert sign * draw > 1000 * noise._LAST_EDGE - 1

@@ -26,7 +26,7 @@ from sotto.privacy.errors import (
 )
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.discrete_gaussian import SMOOTHING
+from sotto.privacy.mechanisms.discrete_gaussian import SMOOTHING, shares_delta
 from sotto.privacy.release.factored import Factored
 from sotto.privacy.release.noise_shares import Promise, SharedRelease, SharedStream
 from sotto.privacy.release.purity import ImpureFunction
@@ -370,3 +370,24 @@ def test_noise_from_a_seed_certifies_nothing(make_ledgers: MakeLedgers) -> None:
     made, (ledger,) = shared(seed=1), make_ledgers(1)
     made.open(ledger, jnp.zeros(D)).charge(np.arange(8))
     assert derive(ledger).status == "none"
+
+
+def test_delta_counts_the_noise_of_every_slot_number_and_release() -> None:
+    draws = SLOTS * HORIZON * 2 * D
+    assert shared().statement.sampler_delta == pytest.approx(draws * shares_delta(1, 1), rel=1e-9)
+
+
+def test_each_part_has_the_noise_of_its_own_variance() -> None:
+    """The variances are far apart, so that one part's noise in the other is noticed."""
+    parts = {
+        "u": Part(clip_norm=2.0, noise_multiplier=0.3),
+        "v": Part(clip_norm=0.5, noise_multiplier=30.0),
+    }
+    made = shared(seed=4, parts=parts)
+    nothing = jnp.zeros(2 * D)
+    drawn = np.array([made.contribution(jnp.zeros(D), nothing, KEY) for _ in range(150)])
+    signed = (drawn.astype(np.int64) + 2**15) % 2**16 - 2**15
+    own = made.shares.parts
+    assert own["v"].variance > 5 * own["u"].variance
+    assert signed[:, :D].var() == pytest.approx(own["u"].variance, rel=0.25)
+    assert signed[:, D:].var() == pytest.approx(own["v"].variance, rel=0.25)

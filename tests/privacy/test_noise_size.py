@@ -10,7 +10,7 @@ from sotto.privacy.accounting.gaussian import epsilon_of_shift
 from sotto.privacy.audits import canaries, noise_size, one_run
 from sotto.privacy.audits.audit import audit
 from sotto.privacy.audits.own import audit_own
-from sotto.privacy.mechanisms import noise
+from sotto.privacy.mechanisms import gaussian, noise
 from sotto.privacy.statements import Correlation, Gap, Poisson
 
 PERSON = sotto.Unit(kind="trajectory", adjacency="zero-out")
@@ -209,3 +209,12 @@ def test_the_verdict_presumes_gaussian_noise_and_shares_the_confidence(monkeypat
     assert verdict.left_out == (
         "Diagnostics of `local`: they have no noise. Real people's never leave.",
     )
+
+
+def test_a_door_that_does_not_clip_is_found(monkeypatch):
+    """Canaries contribute twice what the clip leaves of them."""
+    one = audited(release())
+    monkeypatch.setattr(gaussian, "clip_scale", lambda squared, _margin: jnp.ones_like(squared))
+    found = noise_size.measure(one, seed=3)
+    assert found.ratio > 1.5
+    assert noise_size.epsilon_lower(found, one.delta, 0.95) > one.epsilon

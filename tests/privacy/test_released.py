@@ -432,3 +432,16 @@ def test_noise_from_a_seed_is_not_continued(tmp_path: Path) -> None:
     seeded(np.array([0.5]))
     with pytest.raises(PrivacyError, match="fixed seed"):
         ReleasedFunction.open(path, secret)
+
+
+def test_the_name_of_a_new_file_of_values_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a sync of the folder, a power failure could leave no file of released values."""
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
+    ReleaseFile.create(tmp_path / "values", {"kind": "values"})
+    database = synced.index(str(tmp_path.resolve()))
+    assert not any(".values.head" in one for one in synced[:database])
