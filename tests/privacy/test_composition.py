@@ -11,6 +11,7 @@ from references import gaussian_delta
 from small import answers
 
 import sotto
+from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.answers.distances import Distance, ObservationDistance, PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.derive import Certificate, derive
@@ -20,7 +21,7 @@ from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.choices import ChoiceRelease
-from sotto.privacy.statements import Once, Part, StreamStatement
+from sotto.privacy.statements import Once, Part, Returning, StreamStatement
 from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
 
 SOURCE = Path(sotto.__file__).parent
@@ -177,3 +178,20 @@ def _name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_together_people_pay_for_all_that_their_ledgers_have_planned(tmp_path: Path) -> None:
+    """What was released may have decided which of the planned streams they are in."""
+    made = []
+    for name in ("one", "other"):
+        returning = Returning(max_participations=1, min_separation=1)
+        statement = charged(tmp_path / name).streams[0].statement
+        statement = statement.model_copy(update={"participation": returning})
+        budget = Budget(epsilon=math.inf, delta=1e-5)
+        ledger = Ledger.create(tmp_path / f"{name}-planned", unit=ZERO_OUT, budget=budget)
+        streams = [ledger.open_stream(statement) for _ in range(2)]
+        streams[0].charge(0, 1, [np.array([0])])
+        made.append(ledger)
+    left = 1e-5 - 4e-12
+    assert made[0].spent().epsilon == pytest.approx(gaussian_epsilon(2 / 2**0.5, left), rel=1e-5)
+    assert together(made).epsilon == pytest.approx(gaussian_epsilon(2 / 4**0.5, left), rel=1e-5)

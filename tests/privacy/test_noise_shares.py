@@ -22,6 +22,7 @@ from sotto.privacy.errors import (
     BudgetExceeded,
     LedgerMismatch,
     ParticipationViolation,
+    PrivacyError,
     TooFewDevices,
 )
 from sotto.privacy.ledger.ledger import Ledger
@@ -391,3 +392,12 @@ def test_each_part_has_the_noise_of_its_own_variance() -> None:
     assert own["v"].variance > 5 * own["u"].variance
     assert signed[:, :D].var() == pytest.approx(own["u"].variance, rel=0.25)
     assert signed[:, D:].var() == pytest.approx(own["v"].variance, rel=0.25)
+
+
+def test_a_device_contributes_nothing_under_settings_not_reviewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = shared()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    with pytest.raises(PrivacyError, match="XLA_FLAGS has --xla_cpu_enable_fast_math"):
+        made.contribution(jnp.zeros(D), jnp.asarray(units_of(1)[0]), KEY)

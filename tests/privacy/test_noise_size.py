@@ -206,9 +206,8 @@ def test_the_verdict_presumes_gaussian_noise_and_shares_the_confidence(monkeypat
     assert asked == pytest.approx([0.98])  # four statistical questions share 0.08
     assert one.epsilon / 2 < verdict.findings[-1].epsilon_lower <= one.epsilon
     assert not verdict.refuted
-    assert verdict.left_out == (
-        "Diagnostics of `local`: they have no noise. Real people's never leave.",
-    )
+    said = ("Diagnostics of `local`: they", "Noise that is too small in", "Noise that is the same")
+    assert all(one.startswith(two) for one, two in zip(verdict.left_out, said, strict=True))
 
 
 def test_a_door_that_does_not_clip_is_found(monkeypatch):

@@ -174,6 +174,21 @@ def test_noise_in_floats_gives_itself_away_in_its_lowest_bits():
     assert found.epsilon_lower > 2 * epsilon_of_shift(1.0, 0.05)
 
 
+@pytest.mark.parametrize("samples", [400, 4000])
+def test_an_audit_says_which_claims_so_few_runs_cannot_refute(samples):
+    """Even without any noise."""
+
+    def train(people, present, seed):
+        return (present @ people)[:, None]
+
+    most = canaries.reach(samples, 1e-5, 0.95)
+    for claim, says in ((0.9 * most, False), (1.1 * most, True)):
+        verdict = audit_own(sotto.Auditable(train, np.ones(4), epsilon=claim), samples, 1, 0.95)
+        assert any("refute no larger claim" in one for one in verdict.left_out) == says
+        assert verdict.findings[0].epsilon_lower == pytest.approx(most)
+        assert verdict.refuted != says
+
+
 def test_an_audit_says_that_it_replaces_nobody():
     replaced = sotto.Unit(kind="trajectory", adjacency="replace-one")
     for unit, says in ((PERSON, False), (replaced, True)):

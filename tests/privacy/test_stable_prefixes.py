@@ -480,3 +480,21 @@ def test_the_threshold_has_no_horizon_and_grows_with_less_failure() -> None:
 @pytest.mark.parametrize(("n", "delta"), [(25, 0.0083), (62, 0.0205), (100, 0.0328)])
 def test_what_a_fixed_log_costs(n: int, delta: float) -> None:
     assert fixed_log_delta(n, 3000) == pytest.approx(delta, abs=5e-5)
+
+
+def test_prefixes_of_few_experts_are_not_counted_as_those_of_many() -> None:
+    many = PrefixReleases(count=10, experts=1000, ratio=1.0, failure=1e-7, epsilon=0.1)
+    few = many.model_copy(update={"experts": 50})
+    all_few, all_many = (one.model_copy(update={"count": 20}) for one in (few, many))
+    both = compose([many, few])
+    for delta in (1e-4, 1e-2):
+        assert both.epsilon(delta) == compose([all_few]).epsilon(delta)
+    assert both.delta(0.5) == compose([all_few]).delta(0.5) > compose([all_many]).delta(0.5)
+
+
+def test_adding_an_expert_costs_what_the_others_are_drawn_less() -> None:
+    """With two experts, everybody's log is drawn half as often as without the other one."""
+    event = PrefixReleases(count=5, experts=2, ratio=1e-4, failure=1e-9, epsilon=0.1)
+    queries = two_hop.pure_epsilon(0.1, 5, 1e-5 - 1e-9)
+    assert compose([event]).epsilon(1e-5) == pytest.approx(5 * math.log(2) + queries, rel=1e-6)
+    assert compose([event]).delta(5 * math.log(2) - 0.1) == 1.0

@@ -121,6 +121,8 @@ def audit(
                 f"{one.sound_lower_bound:>9.3f}{one.sound_certified_epsilon:>11.3f}"
                 f"  {one.verdict}"
             )
+        if any(one.verdict == "not shown" for one in reports):
+            print("Too few samples to show a leak, or to see a false certificate: give more.")
     return REFUTED if any(one.verdict == "certificate refuted" for one in reports) else 0
 
 

@@ -94,6 +94,12 @@ def bound(
     )
 
 
+def reach(samples: int, delta: float, confidence: float) -> float:
+    """Returns the largest bound that as many runs with a person, and without, can give."""
+    apart = np.ones(samples), np.zeros(samples)
+    return audit(*apart, delta, confidence=confidence).epsilon_lower
+
+
 def _scores(
     present: Float[np.ndarray, "n k"], absent: Float[np.ndarray, "n k"], half: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -33,6 +33,12 @@ _SAME = (
 )
 
 
+_TOGETHER = (
+    "Noise that is the same in several releases, or too small in one part alone: its size is "
+    "measured for all releases and parts together."
+)
+
+
 @dataclass(frozen=True)
 class Finding:
     """The answer to one question.
@@ -133,6 +139,12 @@ def audit_own(
             f"{samples:,} runs with person {canary.person}, and {samples:,} without",
         )
     )
+    if (most := canaries.reach(samples, auditable.delta, each)) <= auditable.epsilon:
+        left_out.append(
+            f"Noise that is too small in these runs: {samples:,} of each kind show an epsilon of "
+            f"at most {most:.3g}, even without noise, and so refute no larger claim. Give more "
+            "--samples."
+        )
     if many:
         note(f"training once with {auditable.size} people, each in or out by a coin")
         guesses = one_run.train_once(auditable, seed)
@@ -142,6 +154,7 @@ def audit_own(
     if measured:
         note(f"training once with canaries in the place of all {auditable.size} people")
         findings.append(_measured(auditable, noise_size.measure(auditable, seed, note), each))
+        left_out.append(_TOGETHER)
     elif many:
         left_out.append(f"Size of the noise: {noise_size.NEEDS}")
     return _verdict(auditable, confidence, findings, left_out, start)
@@ -188,7 +201,9 @@ def audit_training(
     guesses = one_run.guesses_of(measured.scores, measured.took_part, share)
     findings += _guessed(auditable, guesses, each, gaussian)
     findings.append(_measured(auditable, measured, each))
-    left_out = [] if simulates else ["Sums before noise: the people are outside the program."]
+    left_out = [_TOGETHER]
+    if not simulates:
+        left_out.append("Sums before noise: the people are outside the program.")
     return _verdict(auditable, confidence, findings, left_out, start)
 
 
