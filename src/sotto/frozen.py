@@ -5,11 +5,14 @@ settings. It refuses what it does not know, so that a file of another version or
 an error and never half understood. `Declared` is that of the declarations of releases.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, get_origin
+from typing import Any, Literal, get_origin
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
+
+from sotto.modules import is_defined_in
 
 
 class FrozenModel(BaseModel):
@@ -31,10 +34,12 @@ class Declared:
     A field that is declared as a tuple may be given as any iterable, which is read once. A list
     that the caller changes afterwards, or a generator that the first reader uses up, would
     otherwise make a declaration say something else the second time. So would a class that is
-    derived from `float` or `str`, whose methods may be anything: numbers and texts become Python's.
+    derived from `float`, `str` or a model of sotto, whose methods may be anything: numbers and
+    texts become Python's, and models must be sotto's own.
 
     Raises:
-        ValueError: a tuple is given as text.
+        ValueError: a tuple is given as text, a text as something else, or a model is of another
+            class.
     """
 
     def __post_init__(self) -> None:
@@ -43,12 +48,22 @@ class Declared:
             if get_origin(one.type) is tuple:
                 if isinstance(given, str):
                     raise ValueError(f"{one.name} is a tuple; write ({given!r},)")
-                given = tuple(given)
+                given = tuple(map(_plain, given))
+            elif isinstance(given, Mapping):
+                given = {name: _plain(value) for name, value in given.items()}
+            elif (one.type is str or get_origin(one.type) is Literal) and type(given) is not str:
+                raise ValueError(f"{one.name} is a text, not a {type(given).__name__}")
             object.__setattr__(self, one.name, given)
 
 
 def _plain(value: Any) -> Any:
-    """Returns numbers and texts as Python's types, without calling a method of another class."""
+    """Returns numbers and texts as Python's types, without calling a method of another class.
+
+    Raises:
+        ValueError: it is a model of a class that is not one of sotto's.
+    """
+    if isinstance(value, BaseModel) and not is_defined_in(type(value), "sotto"):
+        raise ValueError(f"{type(value).__name__} is no class of sotto's; give the class itself")
     if isinstance(value, np.generic):
         value = np.generic.item(value)
     if isinstance(value, str):

@@ -17,6 +17,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
 from sotto.privacy.release.functions import FunctionRelease
+from sotto.privacy.statements import Part
 from sotto.privacy.units import TRANSITION
 
 pytestmark = pytest.mark.unchecked_types
@@ -78,6 +79,29 @@ def test_numbers_and_texts_are_pythons_own() -> None:
     assert [type(x) for x in (made.divisor, made.population, made.slots)] == [float, str, int]
     assert (made.divisor, made.population, made.slots) == (4.0, "simulated", 4)
     assert type(replace(FUNCTION, population=Changing("simulated")).population) is str
+
+
+class Louder(Part):
+    """A part that could say another multiplier to whoever draws the noise."""
+
+
+class Poses:
+    """No text, and equal to one when it is asked."""
+
+    def __eq__(self, other: object) -> bool:
+        return other == "joint"
+
+    def __hash__(self) -> int:
+        return hash("joint")
+
+
+def test_models_texts_and_what_is_in_tuples_are_of_exact_types() -> None:
+    with pytest.raises(ValueError, match="Louder is no class of sotto's"):
+        small.release(parts={"u": Louder(clip_norm=1.0, noise_multiplier=3.0)})
+    with pytest.raises(ValueError, match="clipping is a text, not a Poses"):
+        small.release(clipping=Poses())
+    bounds = replace(CHOICE, bounds=tuple(map(Doubling, CHOICE.bounds))).bounds
+    assert (bounds, {type(x) for x in bounds}) == (CHOICE.bounds, {float})
 
 
 def test_a_gap_stands_in_the_certificate_of_every_ledger(tmp_path: Path) -> None:

@@ -321,6 +321,20 @@ def test_a_pool_has_one_row_for_each_person_and_always_of_one_shape(
         stream.run(states(), keys())
 
 
+class Listed(Rows):
+    """A pool whose rows are collected in a list, which has no shape if nobody is drawn."""
+
+    def draw(self, persons: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        return np.array([self.table[one] for one in persons])
+
+
+def test_a_pool_is_not_asked_if_nobody_is_drawn(make_ledgers: MakeLedgers) -> None:
+    made = release(QUIET, participation=Poisson(sampling_rate=1e-9, population=SLOTS))
+    stream = made.open(make_ledgers(), states(), Listed(UNITS + 1), noise_seed=0)
+    _, log, _ = stream.run(states(), keys())
+    np.testing.assert_allclose(log["u"], 0, atol=1e-4)
+
+
 def test_a_pool_is_for_sampling_and_brings_its_own_data(make_ledgers: MakeLedgers) -> None:
     with pytest.raises(ValueError, match="a pool is for Poisson sampling"):
         release().open(make_ledgers(), states(), Rows(UNITS))

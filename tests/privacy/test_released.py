@@ -426,6 +426,21 @@ def test_no_warning_of_a_secret_is_shown_and_the_caller_keeps_its_own() -> None:
     assert len(shown) == 1
 
 
+def test_ctrl_c_ends_no_function() -> None:
+    asked = []
+
+    def secret(points: np.ndarray) -> np.ndarray:
+        asked.append(len(points))
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return np.zeros((len(points), 1))
+
+    function = seeded(secret)
+    with pytest.raises(KeyboardInterrupt):
+        function(np.array([0.5]))
+    assert np.isfinite(function(np.array([0.5]))).all()
+
+
 def test_noise_from_a_seed_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "f"
     seeded = ReleasedFunction.create(KERNEL, SENSITIVITY, 2, 1, secret, GeneratorSource(1), path)

@@ -77,7 +77,8 @@ class StudentTraining:
         self._collect = collect
         self._silent = [False] * len(teachers)
         statements = [one.statement for one in teachers]
-        self._about_real = any(one is not None and one.population == "real" for one in statements)
+        said = {config.population, *(one.population for one in statements if one is not None)}
+        self._about_real = "real" in said
         for teacher in teachers:
             check_teacher(
                 config,

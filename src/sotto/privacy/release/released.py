@@ -309,6 +309,7 @@ class ReleasedFunction:
         try:
             hidden = self._hidden(secret, points)
         except KeyboardInterrupt:
+            self._secret = secret
             raise
         except BaseException:
             # Where it fails is not protected, and more points would tell more of it.

@@ -152,7 +152,8 @@ class Stream:
             PrivacyError: somebody takes part too often, the horizon is exceeded, or the ledger
                 cannot be written. Nothing has been released then; ledgers that were charged before
                 another one refused stay charged, and the stream cannot go on.
-            ValueError: something has not the shape it was opened with. Nothing has been charged.
+            ValueError: something has not the shape it was opened with. Nothing has been charged,
+                except where these are a pool's rows, which are drawn after the charge.
         """
         sampled = sampling_of(self._release) is not None
         if sampled == (persons is not None):
