@@ -1,4 +1,4 @@
-"""Imports of modules that users name. All of them happen here.
+"""Imports of modules that users name, which all happen here, and where a class comes from.
 
 Importing a module runs its code, so only a name that the user has typed may come here, never one
 that was read from a file.

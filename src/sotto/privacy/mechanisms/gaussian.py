@@ -233,6 +233,8 @@ def sum_people(
 ) -> dict[str, Int32[Array, "words _"]]:
     """Returns the sums of everybody's clipped contributions, as words of integers on the grids.
 
+    Of many people, 64 at a time are summed in one word, and only these sums are divided.
+
     Args:
         parts: named pytrees of contributions, leaves with a leading axis of people.
         clip_norms: the clip norm of each part.

@@ -232,8 +232,9 @@ class Draws:
 
         generator = self._generators.next()
         if not drawn.any():
-            zeros = lambda one: np.zeros((*persons.shape, *one.shape), one.dtype)  # noqa: E731
-            return jax.tree.map(zeros, self._unit)
+            return jax.tree.map(
+                lambda one: np.zeros((*persons.shape, *one.shape), one.dtype), self._unit
+            )
         rows = self._pool.draw(persons[drawn], generator)
         _require_rows(rows, int(drawn.sum()), self._unit)
         return jax.tree.map(placed, rows)
