@@ -22,7 +22,7 @@ from sotto.people.plan import CampaignPlan, Published
 from sotto.privacy.certificates.derive import verify
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.ledger import entries
-from sotto.privacy.ledger.databases import database
+from sotto.privacy.ledger.databases import database, reading
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.records import blocks_of
 
@@ -133,12 +133,14 @@ class Inspector:
 
     def _read_charges(self) -> list[set[int]]:
         found = []
-        for entry in entries.read(self._ledger_engine, self._campaign.settings.campaign_id):
-            if entry.kind == "charge":
-                found += [
-                    {person for block in blocks for person in range(block.start, block.stop)}
-                    for blocks in blocks_of(json.loads(entry.payload)["persons"]) or ()
-                ]
+        with reading(self._ledger_engine) as connection:
+            run_id = self._campaign.settings.campaign_id
+            for entry in entries.follow(connection, run_id, 0, entries.GENESIS):
+                if entry.kind == "charge":
+                    found += [
+                        {person for block in blocks for person in range(block.start, block.stop)}
+                        for blocks in blocks_of(json.loads(entry.payload)["persons"]) or ()
+                    ]
         return found
 
     def _counts(self, state: State) -> list[str]:

@@ -432,7 +432,7 @@ def test_a_training_run_is_no_teacher_and_no_teacher_a_training_run(
     Ledger.create(where, "training", unit=UNIT, budget=NO_TARGET)
     with pytest.raises(LedgerMismatch, match="open it as a `Ledger`"):
         AnswerLedger.open(where, "training")
-    with pytest.raises(LedgerCorrupt, match="format answers-1"):
+    with pytest.raises(LedgerMismatch, match="format answers-1"):
         Ledger.open(where, "run-a")
     with pytest.raises(LedgerMismatch, match="say which run"):
         AnswerLedger.open(where)

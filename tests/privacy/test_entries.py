@@ -13,7 +13,7 @@ from kinds_of_statements import PERSON, stream
 from sotto.privacy import settings
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable, PrivacyError
 from sotto.privacy.ledger import entries
-from sotto.privacy.ledger.databases import database
+from sotto.privacy.ledger.databases import database, reading
 from sotto.privacy.ledger.entries import GENESIS, Entry
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.privacy.ledger.persons import PersonBlock
@@ -37,6 +37,12 @@ def chain(engine: sa.Engine, length: int, run_id: str = "run") -> list[Entry]:
         made.append(Entry(run_id, sequence, kind, f"[{sequence}]", previous))
         (entries.append if sequence else entries.create)(engine, made[-1])
     return made
+
+
+def read(engine: sa.Engine) -> list[Entry]:
+    """Returns all entries of the run "run"."""
+    with reading(engine) as connection:
+        return list(entries.follow(connection, "run", 0, GENESIS))
 
 
 def copy_of_row(engine: sa.Engine, **changes: Any) -> None:
@@ -119,7 +125,7 @@ def test_pages_hold_every_entry_once(
     monkeypatch.setattr(entries, "_PAGE", 4)
     written = chain(engine, length)
     chain(engine, 3, "another")
-    assert entries.read(engine, "run") == written
+    assert read(engine) == written
     with engine.begin() as connection:
         for first in range(1, length + 1):
             head = written[first - 1].hash
@@ -182,7 +188,7 @@ def test_a_ledger_says_how_it_was_made(tmp_path: Path) -> None:
         assert one.versions == entries.versions()
         assert one.stream_versions == (entries.versions(),)
         assert one.stream_settings == (settings.in_force(),)
-    first = entries.read(database(tmp_path / "ledger"), "run")[0]
+    first = read(database(tmp_path / "ledger"))[0]
     assert json.loads(first.payload)["format"] == 1
     unnamed = Ledger.create(tmp_path / "second", unit=PERSON, budget=BUDGET)
     assert len(unnamed.run_id) == 32
@@ -226,7 +232,7 @@ def test_entries_that_break_the_rules_are_found(
     """Their hashes are true: whoever wrote them has used the ledger, and not its checks."""
     made = create(tmp_path)
     made.open_stream(stream())
-    written = entries.read(made._engine, "run")
+    written = read(made._engine)
     entry = Entry("run", len(written), kind, entries.canonical(contents), made.head_hash)
     entries.append(made._engine, entry)
     with pytest.raises(LedgerCorrupt, match=f"entry 2 of the ledger .*{message}"):

@@ -136,16 +136,6 @@ class AnswerLedger(Chain):
         """Closes the connections to the database."""
         self._engine.dispose()
 
-    def at(self, entry_hash: str) -> "AnswerLedger | None":
-        """Returns the ledger as it was when its last entry had this hash, or None; do not write it.
-
-        Raises:
-            LedgerUnavailable, LedgerCorrupt: as `open`.
-        """
-        if not self.holds(entry_hash):
-            return None
-        return AnswerLedger(self._engine, self.run_id, entry_hash)
-
     # --- students --------------------------------------------------------------------------------
 
     def add_student(self, name: str, queries: int | None = None) -> str:

@@ -1,8 +1,9 @@
-"""A chain of entries that any number of processes may add to.
+"""A chain of entries: read in order, each checked under its rules, and added up.
 
-A process that adds an entry takes the database's lock, reads the entries of other processes, checks
-the new one against all of them, and commits. All of that is one transaction. What was added up
-contains committed entries alone.
+Teachers' answers and shared budgets have any number of writers. A writer takes the database's lock,
+reads the entries of others, checks the new one against all of them, and commits. All of that is one
+transaction. The `Ledger` of a training has one writer, who refuses entries of others. What was
+added up contains committed entries alone.
 """
 
 import json
@@ -10,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 
@@ -22,6 +23,8 @@ from sotto.privacy.ledger.entries import GENESIS, Entry, Kind, canonical
 
 class Chain(ABC):
     """The entries of one run, added up as far as they have been read. Threads may share it.
+
+    A kind of chain says how an entry is checked (`_check`) and what it adds (`_add_up`).
 
     Args:
         engine: the database.
@@ -51,6 +54,16 @@ class Chain(ABC):
             LedgerUnavailable: the database cannot be read.
         """
         return entries.holds(self._engine, self.run_id, entry_hash)
+
+    def at(self, entry_hash: str) -> Self | None:
+        """Returns the chain up to the entry with this hash, or None; do not write to it.
+
+        Raises:
+            LedgerUnavailable, LedgerCorrupt: the database cannot be read, or was changed.
+        """
+        if not self.holds(entry_hash):
+            return None
+        return type(self)(self._engine, self.run_id, entry_hash)
 
     @contextmanager
     def _up_to_date(self) -> Iterator[None]:
@@ -87,15 +100,19 @@ class Chain(ABC):
                 for entry in self._inserted:
                     entries.require_kept(connection, entry)
             for entry in self._inserted:
-                self._append(entry, json.loads(entry.payload))
+                self._append(entry)
 
     def _insert(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> Entry:
         """Adds the one entry of a transaction of `_alone`."""
-        payload = canonical(contents)
-        entry = Entry(self.run_id, self._next_sequence, kind, payload, self.head_hash)
+        entry = self._next(kind, contents)
         entries.insert(connection, entry)
         self._inserted.append(entry)
         return entry
+
+    def _next(self, kind: Kind, contents: dict[str, Any]) -> Entry:
+        """Returns the entry that would follow the last one, not yet written."""
+        payload = canonical(contents)
+        return Entry(self.run_id, self._next_sequence, kind, payload, self.head_hash)
 
     def _catch_up(self, connection: sa.Connection) -> None:
         """Adds up new entries, under the rules that they were written under."""
@@ -105,9 +122,8 @@ class Chain(ABC):
             try:
                 if (entry.kind == "create") != (entry.sequence == 0):
                     raise ValueError(f"an entry of kind {entry.kind!r} is out of place")
-                contents = json.loads(entry.payload)
-                self._check(entry, contents)
-                self._append(entry, contents)
+                self._check(entry, json.loads(entry.payload))
+                self._append(entry)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 if entry.kind == "create" and isinstance(error, LedgerMismatch):
                     raise
@@ -116,8 +132,8 @@ class Chain(ABC):
                     "restore it from a backup"
                 ) from error
 
-    def _append(self, entry: Entry, contents: dict[str, Any]) -> None:
-        self._add_up(entry, contents)
+    def _append(self, entry: Entry) -> None:
+        self._add_up(entry, json.loads(entry.payload))
         self.head_hash, self._next_sequence = entry.hash, entry.sequence + 1
 
     @abstractmethod

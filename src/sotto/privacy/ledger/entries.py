@@ -127,20 +127,6 @@ def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str
     return run_id
 
 
-def read(engine: sa.Engine, run_id: str) -> list[Entry]:
-    """Returns all entries of a run, in order.
-
-    Raises:
-        LedgerCorrupt: one of them is not what was written, or the database is damaged.
-        LedgerUnavailable: it cannot be read.
-    """
-    with (
-        databases.ledger_errors(engine, "nothing was changed"),
-        databases.reading(engine) as connection,
-    ):
-        return list(follow(connection, run_id, 0, GENESIS))
-
-
 def follow(connection: sa.Connection, run_id: str, sequence: int, head: str) -> Iterator[Entry]:
     """Yields the entries of a run from `sequence` on, each checked against the one before it.
 

@@ -10,15 +10,13 @@ release stays.
 Entries hold statements, enrolment numbers and counts: no data, no parameters, no noise keys.
 """
 
-import json
 import os
 import re
-import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -27,6 +25,7 @@ from sotto.privacy import settings
 from sotto.privacy.claims import same_stream
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.chain import Chain
 from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.databases import database
 from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, json_values, now, versions
@@ -45,27 +44,32 @@ NO_TIME = "1970-01-01T00:00:00+00:00"
 """Time of a ledger whose true time is withheld."""
 
 
-class Ledger:
+class Ledger(Chain):
     """The durable account of one run, from `Ledger.create` or `Ledger.open`.
 
+    It has one writer. What another process writes in the meantime is refused, since streams go on
+    from what this object has charged. Threads may share it.
+
     Attributes:
-        run_id: which run this is.
         created: when, ISO 8601 in UTC.
         versions: of the software that created it, by distribution name.
         joined: the shared budget, the digest of people's numbers and the limits, as `join` wrote
             them; None for a ledger that shares no budget.
     """
 
+    name: ClassVar[str] = "the ledger"
+    created: str
+    versions: dict[str, str]
+    joined: Said | None
+    _account: Account
+
     def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
-        self._engine = engine
-        self._last = last  # hash of the entry to read up to; None: all of them
+        super().__init__(engine, run_id, last)
         # Makes our entries differ from those of another process that writes the same ones.
         self._writer = uuid.uuid4().hex
-        # One thread at a time, so that what was checked still holds when an entry is written.
-        self._lock = threading.Lock()
         self._joining: Joining | None = None
-        self.run_id = run_id
-        self._replay()
+        self._live: list[int] = []
+        self._account.check_people()
 
     @classmethod
     def create(
@@ -177,29 +181,6 @@ class Ledger:
         """The first enrolment number that nobody has."""
         return self._account.next_person
 
-    @property
-    def head_hash(self) -> str:
-        """Hash of the last entry, which fixes all of them."""
-        return self._head
-
-    def holds(self, entry_hash: str) -> bool:
-        """Returns whether an entry has this hash. A ledger restored from an old copy may lack it.
-
-        Raises:
-            LedgerUnavailable: it cannot be read.
-        """
-        return entries.holds(self._engine, self.run_id, entry_hash)
-
-    def at(self, entry_hash: str) -> "Ledger | None":
-        """Returns the ledger, to be read, up to the entry with this hash; None if there is none.
-
-        Raises:
-            LedgerUnavailable, LedgerCorrupt: as `open`.
-        """
-        if not self.holds(entry_hash):
-            return None
-        return Ledger(self._engine, self.run_id, entry_hash)
-
     def spent(self) -> Spent:
         """Returns the cost for the worst person (`Account.spent`), and changes nothing."""
         return self._account.spent()
@@ -221,10 +202,10 @@ class Ledger:
             LedgerUnavailable: a ledger cannot be read or written.
         """
         joining = Joining(budget, self.run_id, self._join_entry, self.budget.delta, numbers)
-        with self._lock:
+        with self._mutex:
             joining.check_ledger(self.joined, self._shared_head, bool(self.streams), self.holds)
             if self.joined is None:
-                self._append("join", joining.said)
+                self._write("join", joining.said)
             self._joining = replace(joining, entry=self._join_entry)
 
     def open_stream(self, statement: StreamStatement) -> LedgerStream:
@@ -241,7 +222,7 @@ class Ledger:
             LedgerMismatch: another unit, or another process has written to the ledger.
             LedgerUnavailable: the ledger cannot be written.
         """
-        with self._lock:
+        with self._mutex:
             check_stream(self._joining, self.joined, statement)
             if (unused := self._account.unused(statement, self._live)) is not None:
                 return self._opened(unused)
@@ -251,7 +232,7 @@ class Ledger:
                 "versions": versions(),
                 "settings": settings.in_force(),
             }
-            self._append("open", contents)
+            self._write("open", contents)
             return self._opened(len(self._account.streams) - 1)
 
     def resume_stream(self, statement: StreamStatement) -> LedgerStream:
@@ -265,7 +246,7 @@ class Ledger:
             LedgerMismatch: there is no such stream, or its noise is correlated over releases.
             BudgetExceeded: streams opened since have taken what it would need.
         """
-        with self._lock:
+        with self._mutex:
             check_stream(self._joining, self.joined, statement)
             stored = [record.statement for record in self.streams]
             found = [i for i, one in enumerate(stored) if same_stream(one, statement)]
@@ -310,52 +291,30 @@ class Ledger:
         contents: dict[str, Any] = {"stream": index, "persons": blocks}
         contents |= {"first_release": first_release, "count": count}
         taking_part = self._account.taking_part(index, count, blocks)
-        with self._lock:
+        with self._mutex:
             self._account.check_charge(index, first_release, taking_part)
             self._account.streams[index].check_devices(taking_part)
             if self._joining is not None:
                 contents["shared"] = self._joining.charge(index, taking_part)
-            self._append("charge", contents)
+            self._write("charge", contents)
             if self._joining is not None:
                 self._joining.see(self.head_hash, self.holds)
 
-    def _append(self, kind: Literal["join", "open", "charge"], contents: dict[str, Any]) -> None:
+    def _write(self, kind: Literal["join", "open", "charge"], contents: dict[str, Any]) -> None:
         """Writes an entry durably, then adds it to the account."""
         # A forked process is another writer, although it has our name.
-        payload = canonical(contents | {"writer": f"{self._writer}-{os.getpid()}"})
-        entry = Entry(self.run_id, self._next_sequence, kind, payload, self._head)
+        entry = self._next(kind, contents | {"writer": f"{self._writer}-{os.getpid()}"})
         entries.append(self._engine, entry)
-        self._apply(entry)
+        self._append(entry)
 
-    def _replay(self) -> None:
-        """Adds up all entries, each under the rules of its ledger."""
-        self._head = GENESIS
-        self._next_sequence = 0
-        self._live: list[int] = []
-        self.joined: Said | None = None
-        self._join_entry = ""
-        self._shared_head: str | None = None  # of the shared budget, at the last charge
-        self._stream_versions: list[dict[str, str]] = []
-        self._stream_settings: list[dict[str, str]] = []
-        for entry in entries.read(self._engine, self.run_id):
-            if self._head == self._last:
-                break
-            try:
-                self._check(entry)
-                self._apply(entry)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise LedgerCorrupt(
-                    f"entry {entry.sequence} of the ledger breaks its rules ({error}); "
-                    "restore the ledger from a backup"
-                ) from error
-        self._account.check_people()
-
-    def _check(self, entry: Entry) -> None:
-        """Repeats the checks that were made before the entry was written."""
-        contents = json.loads(entry.payload)
-        late = entry.kind == "join" and entry.sequence != 1
-        if (entry.kind == "create") != (entry.sequence == 0) or late:
-            raise PrivacyError(f"an entry of kind {entry.kind!r} is out of place")
+    def _check(self, entry: Entry, contents: dict[str, Any]) -> None:
+        if entry.kind == "create" and contents["format"] != _FORMAT:
+            raise LedgerMismatch(
+                f"run {entry.run_id!r} is no training that this version can open; it has format "
+                f"{contents['format']}, not {_FORMAT}"
+            )
+        if entry.kind == "join" and entry.sequence != 1:
+            raise PrivacyError("an entry of kind 'join' is out of place")
         if entry.kind == "open":
             self._account.check_order(StreamStatement.model_validate(contents["statement"]))
         if entry.kind == "charge":
@@ -365,18 +324,18 @@ class Ledger:
             self._account.check_charge(index, contents["first_release"], taking_part)
             self._account.streams[index].check_devices(taking_part)
 
-    def _apply(self, entry: Entry) -> None:
-        contents = json.loads(entry.payload)
+    def _add_up(self, entry: Entry, contents: dict[str, Any]) -> None:
         if entry.kind == "create":
-            if contents["format"] != _FORMAT:
-                raise LedgerMismatch(f"the ledger has format {contents['format']}, not {_FORMAT}")
-            self.created: str = contents["created"]
-            self.versions: dict[str, str] = contents["versions"]
+            self.created, self.versions = contents["created"], contents["versions"]
             self._account = Account(
                 Unit.model_validate(contents["unit"]),
                 Budget.model_validate(contents["budget"]),
                 sharing=_SHARING.validate_python(contents.get("sharing", "assumed")),
             )
+            self.joined, self._join_entry = None, ""
+            self._shared_head: str | None = None  # of the shared budget, at the last charge
+            self._stream_versions: list[dict[str, str]] = []
+            self._stream_settings: list[dict[str, str]] = []
         elif entry.kind == "join":
             self.joined = {name: said for name, said in contents.items() if name != "writer"}
             self._join_entry = entry.hash
@@ -389,5 +348,3 @@ class Ledger:
             taking_part = self._account.taking_part(index, contents["count"], blocks)
             self._account.apply_charge(index, taking_part)
             self._shared_head = contents.get("shared")
-        self._head = entry.hash
-        self._next_sequence = entry.sequence + 1

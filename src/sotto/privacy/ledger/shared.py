@@ -57,9 +57,9 @@ class SharedBudget(Chain):
     _account: SharedAccount
     _seen: dict[str, str]  # the last entry of each product's ledger
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, run_id: str = _RUN, last: str | None = None) -> None:
         head = databases.read_head(engine)
-        super().__init__(engine, _RUN)
+        super().__init__(engine, run_id, last)
         self._writer = uuid.uuid4().hex
         if head is not None and not self.holds(head):
             raise databases.older(engine)

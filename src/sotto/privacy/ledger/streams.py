@@ -61,7 +61,7 @@ class LedgerStream:
         ask: Callable[[Joining], Callable[[int, Sequence[int]], list[int]]],
     ) -> list[int]:
         refused, account = [], self._ledger._account
-        with self._ledger._lock:
+        with self._ledger._mutex:
             for person in persons:
                 try:
                     alone = (PersonBlock(person, person + 1),)
