@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 from commands import refused
+from small import statement
 
 from sotto.cli import main
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.errors import LedgerOlder
+from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
 from sotto.runs import marks
 from sotto.runs.directory import open_experiment
+from sotto.runs.evaluations import create_evaluation
 
 TINY = (
     *("--users-per-update", "4", "--steps-per-user", "8", "--total-steps", "128"),
@@ -91,6 +97,8 @@ def test_the_right_ledger_is_not_refused_and_an_older_version_has_no_marks(finis
     now = marks.mark(run.open_ledger())
     assert now.charges == 4
     assert next(made for _, made in marks._marks(finished)) == now
+    # A certificate is on disk before the checkpoint that was made under it.
+    assert marks.of_certificate(finished.parent / "early.json").charges == 2
     assert main(["certificate", str(finished), "--verify"]) == 0
 
 
@@ -103,6 +111,17 @@ def test_runs_of_earlier_versions_have_no_marks_and_go_on(finished: Path, tmp_pa
     (run / "metrics.jsonl").write_text("\n".join(old) + "\n")
     assert main(["train", "dppg", "--out", str(run), "--resume", "--json"]) == 0
     assert main(["certificate", str(run), "--verify"]) == 0
+
+
+def test_an_evaluation_refuses_an_older_ledger(tmp_path: Path) -> None:
+    run, ledger = create_evaluation(tmp_path / "out", "log", {}, Budget(epsilon=3.0, delta=1e-6))
+    early = (run.path / "ledger.sqlite").read_bytes()
+    ledger.open_stream(statement()).charge(0, 1, [PersonBlock(0, 4)])
+    derive(ledger).write(run.certificate)
+    assert run.open_ledger().persons == 4
+    (run.path / "ledger.sqlite").write_bytes(early)
+    with pytest.raises(LedgerOlder, match="newer backup"):
+        run.open_ledger()
 
 
 def test_a_damaged_mark_is_a_sentence(capsys, finished: Path, tmp_path: Path) -> None:

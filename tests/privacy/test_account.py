@@ -61,6 +61,11 @@ def test_a_new_account_holds_nobody_and_nothing_unplanned() -> None:
     assert (new.next_person, len(new.everyone), new.unplanned) == (0, 0, False)
 
 
+def test_whoever_may_be_drawn_has_a_number_before_the_first_charge() -> None:
+    drawn = stream(participation=Poisson(sampling_rate=0.1, population=50), horizon=9)
+    assert account(drawn).next_person == 50
+
+
 @pytest.mark.parametrize(
     ("first", "charged", "second", "unplanned"),
     [
@@ -183,6 +188,16 @@ def test_only_an_equal_stream_that_was_never_charged_is_taken_up() -> None:
     assert made.unused(shared(4.0), []) is None
     assert made.unused(shared(), [1]) == 0
     assert account(shared(), sharing="adaptive", epsilon=9.0).unused(shared(), []) is None
+
+
+@pytest.mark.parametrize("sharing", ["assumed", "adaptive"])
+def test_whoever_goes_on_with_a_stream_may_take_part_in_those_that_are_live(
+    sharing: Sharing,
+) -> None:
+    made = account(shared(), shared(), sharing=sharing, epsilon=(ONE + TWO) / 2)
+    made.check_resume(0, [])
+    with pytest.raises(BudgetExceeded, match="over the budget"):
+        made.check_resume(0, [1])
 
 
 def test_a_filter_needs_a_budget() -> None:

@@ -110,6 +110,18 @@ def test_streams_that_are_not_gaussian_take_from_their_own_part(tmp_path):
     assert delta_of(1 / 4, spent.epsilon - 2 * each) == pytest.approx(left, rel=1e-6)
     assert person_standing(budget, 4).epsilon == pytest.approx(2 * each, rel=1e-9)
     assert spent.share == pytest.approx(max(2 * each, 2 * BUDGET.delta / 2.5e-6), rel=1e-9)
+    for person in (4, 9):  # one whose other part is spent, and one who took part in nothing
+        assert person_standing(budget, person).room == pytest.approx(2.0, rel=1e-6)
+
+
+def test_a_sampler_leaves_less_delta_for_the_epsilon_of_its_stream():
+    rule = Poisson(sampling_rate=0.01, population=5)
+    event = SampledGaussian(noise_multiplier=2.0, sampling_rate=0.01, count=60)
+    drawn = statement(2.0, participation=rule, horizon=60, sampler_delta=5e-7)
+    *gaussian, epsilon, delta = OTHERS.cost(drawn, 1e-6)
+    assert gaussian == [0, 0]
+    assert epsilon / WHOLE == pytest.approx(compose([event]).epsilon(5e-7) / OTHERS.other_epsilon)
+    assert delta / WHOLE == pytest.approx(1e-6 / OTHERS.other_delta)
 
 
 def test_samplers_take_their_part_of_delta():
@@ -182,6 +194,25 @@ def test_room_is_the_largest_stream_that_is_not_refused(budget, tmp_path):
     for number, one in enumerate((over, fits)):
         stream = product(budget, tmp_path / f"next-{number}").open_stream(one)
         assert stream.hold([1]) == ([1] if one is over else [])
+
+
+def test_whoever_has_spent_all_has_no_room_and_is_in_the_last_bin(budget, tmp_path):
+    z = math.nextafter(budget.allowance.squared_shift**-0.5, math.inf)
+    stream = product(budget, tmp_path / "product").open_stream(statement(z))
+    charge(stream, 1)
+    found = standing(budget)
+    assert (found.nearest[0].share, found.nearest[0].room) == (1.0, 0.0)
+    assert found.histogram == (0,) * 9 + (1,)
+
+
+def test_the_standing_says_who_has_spent_most_and_what_each_stream_costs(budget, tmp_path):
+    for n, (z, people) in enumerate(((4.0, (1, 2, 3)), (5.0, (2,)))):
+        charge(product(budget, tmp_path / f"product-{n}").open_stream(statement(z)), *people)
+    found = standing(budget)
+    assert [one.person for one in found.nearest] == [2, 1, 3]
+    assert found.largest == found.nearest[0].epsilon
+    for z, stream in zip((4.0, 5.0), found.streams, strict=True):
+        assert delta_of(1 / z, stream.epsilon) == pytest.approx(1e-5, rel=1e-6)
 
 
 def test_too_many_people_make_delta_vacuous(tmp_path):
@@ -316,6 +347,20 @@ def test_people_are_counted_by_the_operators_numbers(budget, tmp_path):
         charge(second, 2)
     assert second.hold([1]) == []
     assert person_standing(budget, 8).streams == (1,)
+
+
+def test_everybody_in_several_releases_at_once_is_charged(budget, tmp_path):
+    stream = product(budget, tmp_path / "product", numbers=[40, 9, 7]).open_stream(statement())
+    stream.charge(0, 2, [np.array([0]), np.array([2, 1])])
+    assert sorted(budget.account().people.tolist()) == [7, 9, 40]
+
+
+def test_whom_the_budget_refuses_is_said_by_enrolment_number(budget, tmp_path):
+    z = math.sqrt(1.5 / budget.allowance.squared_shift)
+    charge(product(budget, tmp_path / "first").open_stream(statement(z)), 7)
+    stream = product(budget, tmp_path / "next", numbers=[40, 7, 9]).open_stream(statement(z))
+    assert stream.refused([0, 1, 2]) == stream.hold([0, 1, 2]) == [1]
+    assert sorted(budget.account().people.tolist()) == [7, 9, 40]
 
 
 def test_runs_of_one_name_are_different_products(budget, tmp_path):

@@ -256,6 +256,15 @@ def test_an_older_copy_of_a_products_ledger_makes_no_release(tmp_path):
             Ledger.open(place).join(budget)
 
 
+def test_a_stream_that_the_budget_knows_otherwise_is_refused(tmp_path):
+    """Its people would pay what the other one costs."""
+    budget = SharedBudget.create(tmp_path / "people.budget", ALLOWANCE)
+    for _ in range(2):
+        assert budget.open_stream("run", 0, statement(4.0), 1e-6) == 0
+    with pytest.raises(LedgerMismatch, match="has another statement in the shared budget"):
+        budget.open_stream("run", 0, statement(2.0), 1e-6)
+
+
 def test_of_two_copies_of_a_ledger_one_goes_on(tmp_path):
     budget, place = SharedBudget.create(tmp_path / "people.budget", ALLOWANCE), tmp_path / "one"
     product(budget, place)

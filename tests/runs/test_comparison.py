@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from sotto.privacy.units import TRANSITION, Adjacency, Unit
+from sotto.runs import api, guarantees
 from sotto.runs.guarantees import Guarantee
 from sotto.runs.report import figures
 from sotto.runs.report.comparison import (
@@ -20,6 +21,7 @@ from sotto.runs.report.comparison import (
     write_comparison,
     write_gallery,
 )
+from sotto.runs.seeds import Sharing
 from sotto.runs.summaries import Summary, summarise
 
 PERSON = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
@@ -142,10 +144,24 @@ def test_every_run_has_its_name_and_guarantee_in_the_legend(
 def test_seeds_that_have_no_joint_epsilon_are_not_proved(
     trained_pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sotto.runs import guarantees
-    from sotto.runs.seeds import Sharing
-
     monkeypatch.setattr(guarantees, "sharing", lambda *_: Sharing("", math.inf))
     found = summarise(trained_pair).guarantee
     assert (found.status, found.epsilon) == ("none", None)
     assert "all seeds together" in found.why
+
+
+def test_the_weakest_of_several_seeds_counts(
+    trained_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is proved of the first one, whose epsilon is smaller."""
+    for module in (api, guarantees):
+        seeds = iter([{"status": "paper-claim", "epsilon": 0.5}, {"epsilon": 9.0}])
+        derive = module.derive
+        monkeypatch.setattr(
+            module,
+            "derive",
+            lambda ledger, one=derive, seeds=seeds: one(ledger).model_copy(update=next(seeds)),
+        )
+    found = summarise(trained_pair).guarantee
+    assert (found.status, found.epsilon) == ("paper-claim", None)
+    assert api.TrainedRun(trained_pair, finished=True).certificate.status == "paper-claim"

@@ -1,6 +1,7 @@
 """Run directories: who makes one, and what is said of one that is damaged."""
 
 import re
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,17 @@ def test_of_two_trainings_in_one_place_the_first_wins(
     assert open_experiment(out, made.named) == made
     for run in made.runs:
         assert (run.path / "ledger.sqlite").read_bytes() == b"the first one's"
+
+
+def test_a_run_whose_ledger_cannot_be_read_is_not_removed(
+    trained_pair: Path, tmp_path: Path
+) -> None:
+    """It may have charges, and a training that fails removes only what made nothing."""
+    run = Path(shutil.copytree(trained_pair / "seed-0", tmp_path / "run"))
+    shutil.rmtree(run / "checkpoints")
+    (run / "ledger.sqlite").write_bytes(b"damaged")
+    start.discard_if_unused(open_experiment(run))
+    assert run.exists()
 
 
 @pytest.mark.parametrize("contents", ["{", '{"format": 2}', "[]"])

@@ -26,6 +26,7 @@ from sotto.privacy.certificates.derive import verify
 from sotto.privacy.ledger import entries
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
+from sotto.runs.marks import Mark
 
 
 def train(out: Path, *words: str) -> list[str]:
@@ -60,6 +61,7 @@ def test_metrics_say_why_each_quantity_may_be_written(finished: Path) -> None:
     assert [line.updates for line in lines] == list(range(1, 11))
     assert lines[-1].env_steps == 640
     assert lines[-1].epsilon == pytest.approx(1.3, rel=1e-3)
+    assert lines[-1].epsilon == json.loads((finished / "certificate.json").read_text())["epsilon"]
     assert set(lines[0].evaluation) == {"last", "ema"}
     assert len(lines[0].released["update_norm"]) == 1
     (steps,) = lines[0].simulated["steps_per_user"]
@@ -329,6 +331,18 @@ def test_a_checkpoint_of_an_earlier_version_is_loaded(tmp_path: Path) -> None:
     checkpoints.save(tmp_path, 2, state)
     assert checkpoints.steps(tmp_path) == [1, 2]
     assert not list(tmp_path.rglob("_CHECKPOINT_METADATA"))[1:]
+
+
+def test_a_checkpoint_is_there_with_its_mark_or_not_at_all(monkeypatch, tmp_path: Path) -> None:
+    """Without it, nothing would tell that the ledger is older."""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "write_whole", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(tmp_path, 1, {"a": jnp.zeros(3)}, Mark(head_hash="0" * 64, charges=1))
+    assert checkpoints.steps(tmp_path) == []
 
 
 def test_checkpoints_refuse_random_keys(tmp_path: Path) -> None:

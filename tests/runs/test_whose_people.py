@@ -15,10 +15,9 @@ from sotto.algorithms.base import Algorithm, Progress
 from sotto.cli.train import _train
 from sotto.errors import RunError
 from sotto.keys import new_key
-from sotto.runs import registry
+from sotto.runs import registry, start
 from sotto.runs.directory import open_experiment
 from sotto.runs.metrics import read
-from sotto.runs.start import go_on
 
 PEOPLE = 8
 
@@ -110,6 +109,16 @@ def test_seeds_do_not_meet_the_same_real_people(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_seeds_of_an_earlier_version_go_on_no_more(tmp_path: Path, monkeypatch) -> None:
+    """It let them meet the same real people."""
+    out = tmp_path / "two"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(start, "_would_meet_again", lambda *_: False)
+        start.begin(Mean(), MeanConfig(), out, seeds=2, command="test")
+    with pytest.raises(RunError, match="number the same real people from 0, and go on no more"):
+        start.go_on(Mean(), MeanConfig(), out)
+
+
 def test_resuming_mends_what_an_earlier_version_wrote(tmp_path: Path) -> None:
     out = tmp_path / "run"
     sotto.train(MeanConfig(), out)
@@ -135,7 +144,7 @@ def test_no_release_is_made_of_settings_that_only_the_file_names(tmp_path: Path)
             return super().release(config)
 
     with pytest.raises(RunError, match="leave out --num-updates"):
-        go_on(Watched(), MeanConfig(), out)
+        start.go_on(Watched(), MeanConfig(), out)
     assert 4 not in asked
 
 
