@@ -125,7 +125,9 @@ def test_a_withdrawal_that_cannot_be_noted_is_not_acknowledged(live, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr("sotto.people.database.withdrawals.os.write", full)
-        refused(live.post(0, "/v1/withdrawals", {}), 503, "store-unavailable")
+        answer = live.post(0, "/v1/withdrawals", {})
+        refused(answer, 503, "store-unavailable")
+        assert str(live.campaign.path) not in answer.text  # nobody is told where its files are
     assert not live.store.history(0).withdrew
     assert live.post(0, "/v1/withdrawals", {}).status_code == 200
 

@@ -68,9 +68,10 @@ def test_a_campaign_from_start_to_certificate(live):
     assert 1.9 < found.epsilon <= 2
     assert verify(live.campaign.certificate, ledger_of(live)).status == "verified"
     refused(live.post(11, "/v1/places", {}), 410, "finished")
+    assert live.get(0, "/v1/campaign").json()["state"] == "finished"
     said = json.dumps(live.get(0, "/v1/certificate").json())
-    for claim in ("people.joint", "people.sees-trajectories", "people.own-world"):
-        assert claim in said
+    for claim in ("joint", "sees-trajectories", "participation", "own-world", "one-token"):
+        assert f"people.{claim}" in said
     me = live.get(0, "/v1/me").json()
     assert me["places"] == [{"release": 0, "state": "released"}]
     assert me["cost"]["epsilon"] == 2
@@ -330,6 +331,7 @@ def test_tokens_decide(live):
     found = live.http.get("/v1/operator", headers=operator).json()
     assert found["people"] == {"enrolled": 12, "took_part": 0, "withdrew": 0}
     assert found["release"]["given"] == 1
+    assert (found["budget"]["spent"], found["budget"]["planned"]) == (0, 2)
     assert found["health"]["updater"] == "absent"
     live.updater.step()
     found = live.http.get("/v1/operator", headers=operator).json()

@@ -7,14 +7,16 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.errors import RunError
 from sotto.keys import new_key
-from sotto.people.campaign import Terms, check
+from sotto.people.campaign import Campaign, Terms, check, new_settings
 from sotto.people.database.records import Place
 from sotto.people.desk import _actions
 from sotto.people.errors import BadContribution
+from sotto.people.plan import CampaignPlan
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.spaces import Spaces
 from sotto.people.units import (
@@ -203,6 +205,15 @@ def test_actions_do_not_depend_on_what_else_is_asked(spaces):
     assert together != _actions(found, other, 0, rows)
 
 
+def test_every_step_and_every_number_of_an_action_is_drawn_by_itself():
+    """The draws follow from the place's secret, and one draw for all would make them equal."""
+    place, same = Place("place", 3, 0, bytes(range(32)), 1.0), [[0.3, -2.0]] * 2000
+    discrete, real = (NumpyPolicy(as_json(policy(one), 3)) for one in (SPACES, BOX))
+    shares = np.bincount(_actions(discrete, place, 0, same), minlength=3) / len(same)
+    assert np.abs(shares - softmax(discrete.outputs(np.array(same[0])))).max() < 0.05
+    assert abs(np.corrcoef(np.transpose(_actions(real, place, 0, same)))[0, 1]) < 0.1
+
+
 # --- spaces and settings -------------------------------------------------------------------------
 
 
@@ -252,6 +263,10 @@ def config(**changes) -> DPPGConfig:
         ({"clip_norm_from": "l2-quantile"}, "clip_norm_from"),
         ({"action_repeat": 2}, "action_repeat"),
         ({"local_update": "parameter-exploration", "parameter_noise": 0.1}, "local_update"),
+        ({"parameter_noise": 0.1}, "parameter_noise"),
+        ({"population_size": 400, "correlated_noise": False}, "population_size"),
+        ({"unit": "segment", "one_episode": False}, "unit"),
+        ({"private_return": (0.0, 9.0), "stop_at_return": 5.0}, "stop_at_return"),
     ],
 )
 def test_settings_that_live_people_cannot_have_are_refused(changes, says):
@@ -260,6 +275,27 @@ def test_settings_that_live_people_cannot_have_are_refused(changes, says):
         check(config(**changes), Terms())
     with pytest.raises(ValueError, match="real people need noise"):
         config(critic="paper")
+
+
+def test_the_error_of_a_released_return_is_the_spread_of_its_noise(tmp_path: Path):
+    """It is the noise of a mean over the slots, in returns."""
+    returns = config(private_return=(1.0, 5.0), correlated_noise=False)
+    settings = new_settings("test", SPACES, returns, Terms(), None)
+    plan = CampaignPlan(Campaign(tmp_path, settings))
+    release, nothing = plan.release(10), jax.tree.map(np.zeros_like, plan.first.policy)
+    part = release.parts["return"]
+    spread = part.clip_norm * part.noise_multiplier / release.divisor
+    middle, beside = (
+        release.server(plan.first, {"policy": nothing, "return": np.full(1, one)})[1]
+        for one in (0.0, spread)
+    )
+    error = float(beside["private_return"] - middle["private_return"])
+    assert plan.return_error == pytest.approx(error, rel=1e-5)
+
+
+def test_settings_hold_no_password():
+    with pytest.raises(RunError, match="would reveal the password"):
+        new_settings("test", SPACES, config(), Terms(), "postgresql://ann:secret@host/people")
 
 
 def test_updates_of_devices_are_the_policys_only():

@@ -7,7 +7,7 @@ import httpx
 import jax
 import numpy as np
 import pytest
-from live import SLOTS, World, started
+from live import SLOTS, STEPS, World, started
 
 from sotto.keys import new_key
 from sotto.people import campaign as campaigns
@@ -92,9 +92,25 @@ def test_a_version_that_is_over_is_not_used(live):
         place = one.take_place()
         live.now += 60 * live.campaign.settings.terms.release_minutes + 1
         assert live.updater.step()
-        with pytest.raises(CampaignRefused) as refused:
-            one._state_of(place["version"])
-    assert refused.value.code == "place-closed"
+        for read in (one._state_of, one._policy_of):
+            with pytest.raises(CampaignRefused) as refused:
+                read(place["version"])
+            assert refused.value.code == "place-closed"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_trajectory_says_whether_its_world_has_ended(tmp_path, ends):
+    """Where it was only cut off, what would have followed has a value."""
+
+    class Ending(World):
+        def step(self, action):
+            return *super().step(action)[:2], ends
+
+    spy = Spy()
+    with started(tmp_path) as live, Person(live.url, live.tokens[0], transport=spy) as one:
+        assert one.live(Ending())["kept"]
+    sent = json.loads(spy.bodies["/v1/contributions"])
+    assert (sent["terminated"], len(sent["rewards"])) == (ends, 1 if ends else STEPS)
 
 
 def test_campaigns_of_trajectories_have_no_learning_settings(tmp_path):

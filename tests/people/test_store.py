@@ -574,6 +574,8 @@ def test_a_release_that_was_not_charged_can_lose_contributions_again(make: Make)
     with pytest.raises(ValueError, match="is open"):
         store.not_charged(0, "ann")
     begun(store, holder="ann")
+    with pytest.raises(StaleHolder):  # it may be charged by now
+        store.drop(0, [0])
     store.withdraw(0)
     assert store.not_charged(0, "bob") == [1]
     closed = store.close_due(0.0)

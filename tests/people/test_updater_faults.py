@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import stat
 import time
 import traceback
 from pathlib import Path
@@ -12,8 +13,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from live import SLOTS, SPACES, config
+from small_campaign import serve
 
 from sotto.cli.live import campaign as command
+from sotto.errors import RunError
 from sotto.people import campaign as campaigns
 from sotto.people import start
 from sotto.people import updater as updaters
@@ -23,6 +26,7 @@ from sotto.people.database.store import CampaignDatabase
 from sotto.people.errors import CampaignMismatch, StaleHolder, StoreUnavailable
 from sotto.people.plan import CampaignPlan
 from sotto.people.updater import Updater, run
+from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger import databases
 from sotto.serving.traffic import logs
@@ -118,6 +122,48 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.Monke
     asked = iter([False])
     run(campaign, lambda: next(asked, True), pause=0.01)
     assert store.version() == 0
+
+
+def test_a_full_disk_does_not_end_the_updater(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release that it has charged would be lost with it."""
+    campaign, store = given(tmp_path)
+    write, tries = Certificate.write, []
+
+    def full_twice(self: Certificate, *what: Any, **how: Any) -> None:
+        tries.append(what)
+        if len(tries) < 3:
+            raise OSError(28, "No space left on device")
+        write(self, *what, **how)
+
+    monkeypatch.setattr(Certificate, "write", full_twice)
+    run(campaign, lambda: store.version() == 1, pause=0.01)
+    assert losses(store) == [(0, False)]
+
+
+def test_a_damaged_certificate_costs_no_release(tmp_path: Path) -> None:
+    """It is found before the charge, also by an updater that has its ledger in memory."""
+    campaign, store = given(tmp_path)
+    updater = Updater(campaign)
+    assert updater.step()
+    whole = campaign.certificate.read_bytes()
+    store.enrol(SLOTS)
+    for person in range(SLOTS, 2 * SLOTS):
+        serve(store, person, time.time())
+    campaign.certificate.write_text("{")
+    with pytest.raises(RunError, match="is damaged"):
+        updater.step()
+    campaign.certificate.write_bytes(whole)
+    assert sum(one.releases for one in campaign.open_ledger().streams) == 1
+
+
+def test_files_of_a_campaign_are_their_owners_alone(tmp_path: Path) -> None:
+    campaign, _ = given(tmp_path)
+    assert Updater(campaign).step()
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in campaign.path.iterdir()}
+    assert {"campaign.json", "certificate.json", "contributions.key"} <= set(modes)
+    assert set(modes.values()) == {0o600}
 
 
 def test_another_process_that_writes_to_the_ledger_does_not_end_the_updater(

@@ -2,11 +2,14 @@
 
 import os
 import stat
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from small_campaign import MASTER
 
+from sotto.people.database.store import CampaignDatabase
 from sotto.people.database.withdrawals import Withdrawals
 from sotto.people.errors import StoreUnavailable
 from sotto.privacy.ledger.persons import LARGEST_PERSON
@@ -43,6 +46,18 @@ def test_a_number_is_synced_before_it_is_acknowledged(file: Path, monkeypatch) -
     assert done == ["write", "fsync", "fsync"]  # and the name of the file
 
 
+def test_a_number_that_was_not_written_whole_is_not_acknowledged(file: Path, monkeypatch) -> None:
+    noted, write = Withdrawals(file), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda to, data: write(to, data[:5]))
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="the disk is full"):
+                noted.note(123_456)
+    assert noted.persons() == set()
+    noted.note(123_456)
+    assert noted.persons() == {123_456}
+
+
 @pytest.mark.parametrize("left", range(13))
 def test_a_line_that_a_kill_cut_off_is_nobody_else(file: Path, left: int) -> None:
     Withdrawals(file).note(123_456)
@@ -68,6 +83,19 @@ def test_a_damaged_file_is_refused(file: Path, damage: bytes) -> None:
     file.write_bytes(file.read_bytes() + damage)
     with pytest.raises(StoreUnavailable, match="is damaged"):
         Withdrawals(file).persons()
+
+
+def test_who_withdrew_elsewhere_and_asks_again_is_noted_here_too(
+    make: Callable[..., CampaignDatabase], where: str, file: Path
+) -> None:
+    """Machines may share a database, and each has a file of its own."""
+    store = make()
+    store.enrol(1)
+    store.withdraw(0)
+    here = CampaignDatabase.open(where, "campaign", MASTER, Withdrawals(file))
+    here.withdraw(0)
+    here.close()
+    assert Withdrawals(file).persons() == {0}
 
 
 def _note(path: str, first: int) -> None:
