@@ -47,6 +47,13 @@ def test_the_circle_is_the_smallest_safe_one(people):
     assert min(smaller) > FAILURE
 
 
+@pytest.mark.parametrize("people", [20, 100, 430])
+def test_more_than_half_of_the_neighbours_open_a_secret_where_so_many_remain(people):
+    """Else a server could tell half of them that a device is in the sum, and the others not."""
+    circle = neighbourhood(people, round(0.97 * people), people // 20)
+    assert circle.threshold == circle.neighbours // 2 + 1
+
+
 def test_one_in_twenty_may_show_everything_also_if_nobody_is_said_to():
     assert neighbourhood(400, 260, 0) == neighbourhood(400, 260, 20)
     assert max(failure_bounds(neighbourhood(400, 260, 0), 260, 20)) <= FAILURE

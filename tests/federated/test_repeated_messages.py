@@ -1,12 +1,13 @@
-"""Messages that a device gets twice, as networks may deliver them."""
+"""Messages that a device gets twice, as networks may deliver them, and those for others."""
 
 import pytest
 from flwr.app import Message
 from local_grid import LocalGrid, persons
-from test_training_on_devices import SLOTS, begun, charged, installed, trained
+from test_training_on_devices import SLOTS, begun, charged, installed, plan, trained
 
 from sotto.federated import messages
 from sotto.federated.client import client_app
+from sotto.federated.network import Network
 
 __all__ = ["installed"]  # the fixture that installs the algorithms
 
@@ -60,3 +61,31 @@ def test_a_finished_round_is_not_answered_again(tmp_path, later):
         )
         assert answer(Message(other, node, f"query.{messages.KEYS}"))
     assert [answer(message) for message in whole] == [{}] * len(STAGES) * SLOTS
+
+
+def test_nobody_answers_for_somebody_else():
+    """The last device that answers would put its own vector in another person's place."""
+    grid = LocalGrid(client_app(), persons(3))
+    network, settings = Network(grid, 0.1), plan().to_json()
+    nothing = {person: messages.of_bytes(b"") for person in network.people()}
+    real = grid.send_and_receive
+
+    def forged(asked, *, timeout):
+        answers = real(asked, timeout=timeout)
+        answers[-1].content["person-0"] = messages.of_bytes(b"forged")
+        return answers
+
+    grid.send_and_receive = forged
+    found = network.ask(messages.KEYS, nothing, settings, bytes(16), messages.bytes_in)
+    assert set(found) == {0, 1, 2}
+    assert b"forged" not in found.values()
+
+
+def test_who_claims_to_be_somebody_later_is_not_asked_for_them():
+    grid = LocalGrid(client_app(), {1000: {"person": 3}})
+    network, nothing = Network(grid, 0.1), {3: messages.of_bytes(b"")}
+    assert network.people() == [3]
+    grid.contexts |= LocalGrid(client_app(), {1001: {"person": 3}}).contexts
+    assert network.people() == [3]
+    network.ask(messages.KEYS, nothing, plan().to_json(), bytes(16), messages.bytes_in)
+    assert grid.sent[-1].metadata.dst_node_id == 1000

@@ -54,6 +54,12 @@ def test_the_sum_of_a_large_circle_with_drop_outs_at_every_stage():
     assert terms(80).circle(112).neighbours < 111  # not everybody is a neighbour
 
 
+def test_a_round_below_the_promise_is_given_up_although_its_masks_could_be_opened():
+    """Ten neighbours could open them, and thirteen devices add too little noise."""
+    with pytest.raises(RoundGivenUp, match="13 devices sent vectors, and 14 are promised"):
+        summed(terms(14), random_vectors(20, 3, 16), Drops(vectors=range(7)))
+
+
 def test_who_colludes_less_than_allowed_is_no_obstacle():
     vectors = random_vectors(20, 3, 16)
     total, active = summed(terms(14, colluding=5), vectors, Drops(vectors=[1, 2]))

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,13 +23,14 @@ from scipy.stats import binom
 
 import sotto
 from sotto.errors import RunError
-from sotto.federated import messages, runs
+from sotto.federated import client, messages, runs
 from sotto.federated.client import client_app, simulated
 from sotto.federated.errors import ProtocolError
 from sotto.federated.network import Network
 from sotto.federated.plan import Plan
 from sotto.federated.round import Round
 from sotto.federated.simulation import Unreliable
+from sotto.federated.training import on_devices
 from sotto.privacy.release.noise_shares import Promise
 from sotto.runs import registry, start
 
@@ -496,6 +498,14 @@ def test_a_device_makes_the_stated_noise_if_its_own_calibration_differs_by_round
     assert device.shared.statement == server.shared.statement
 
 
+@pytest.mark.parametrize("factor", [1 - 1e-5, 1 + 1e-5])
+def test_a_difference_beyond_rounding_is_another_noise(factor):
+    stated = Plan.from_json(Plan(Mean(), MeanConfig(), PROMISE, 3).to_json())
+    device = dataclasses.replace(stated, algorithm=type("Near", (Other,), {"factor": factor})())
+    with pytest.raises(ProtocolError, match="the server states the noise"):
+        _ = device.shared
+
+
 def test_shares_that_do_not_follow_from_the_stated_noise_are_refused():
     plain = json.loads(plan().to_json())
     plain["shares"]["vector"]["variance"] *= 1 + 1e-12
@@ -610,6 +620,31 @@ def test_a_promise_that_masks_cannot_keep_leaves_no_files(tmp_path, promised, co
     with pytest.raises(ValueError, match=r"promised"):
         runs.begin(Mean(), MeanConfig(), Promise(promised, colluding, 24), tmp_path / "run", "test")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_promise_that_all_slots_together_break_leaves_no_files(tmp_path):
+    """One in twenty of a thousand may collude, and that is more than the promise covers."""
+
+    class Many(Mean):
+        def release(self, config):
+            return dataclasses.replace(super().release(config), slots=1000, divisor=1000.0)
+
+    with pytest.raises(ValueError, match="50 of 1000 devices are too many to collude"):
+        runs.begin(Many(), MeanConfig(), Promise(30, 0, 24), tmp_path / "run", "test")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_training_on_devices_has_one_seed():
+    """There is one ledger for all rounds."""
+    training = on_devices(Mean(), None, PROMISE)
+    with pytest.raises(ValueError, match="has one seed"):
+        next(training.train(MeanConfig(), [0, 1], [], None, 0, []))
+
+
+def test_every_device_draws_for_itself():
+    """Else all simulated people would be one and the same."""
+    keys = {jax.random.key_data(client._new_key()).tobytes() for _ in range(3)}
+    assert len(keys) == 3
 
 
 def test_who_is_present_almost_always():

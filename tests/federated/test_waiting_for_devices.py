@@ -50,6 +50,16 @@ def test_nobody_waits_longer_than_a_stage(tmp_path):
     assert time.monotonic() - begin < 10
 
 
+def test_who_has_left_is_not_asked_until_they_are_there_again():
+    grid = LocalGrid(client_app(), persons(3))
+    network = Network(grid, 0.1)
+    assert network.people() == [0, 1, 2]
+    left = grid.contexts.pop(1001)
+    assert network.people() == [0, 2]
+    grid.contexts[1001] = left
+    assert network.people() == [0, 1, 2]
+
+
 def enrolments(grid: LocalGrid, node: int) -> int:
     stage = f"query.{messages.ENROL}"
     sent = [one.metadata for one in grid.sent]

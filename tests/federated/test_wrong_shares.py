@@ -109,6 +109,15 @@ def test_a_share_of_the_other_secret_is_wrong():
     assert one.server.wrong == {LIAR}
 
 
+def test_an_answer_about_others_counts_as_missing():
+    """A place that nobody has must not stop the server after the charge."""
+    one = Twelve()
+    answers = one.answers(silent=(10, 11))
+    answers[LIAR] |= {len(one.seats): bytes(33)}
+    assert one.opens(answers)
+    assert one.server.wrong == set()
+
+
 # --- who gives shares that cannot be opened ------------------------------------------------------
 
 
@@ -220,15 +229,29 @@ def test_a_training_whose_releases_are_lost_stops(tmp_path):
     assert charged(tmp_path) == len(silent) == 3
 
 
+def test_a_training_outlives_releases_that_are_lost_now_and_then(tmp_path):
+    """Three of them are lost here, and never two in a row."""
+    experiment, _ = begun(tmp_path, num_updates=3)
+
+    def lost(_node: int, kind: str) -> bool:
+        return kind == f"query.{messages.OPEN}" and charged(tmp_path) % 2 == 1
+
+    grid = LocalGrid(client_app(), persons(6 * SLOTS), lost)
+    assert [one.updates for one in trained(experiment, grid)] == [1, 2, 3]
+    assert charged(tmp_path) == 6
+
+
 class Lying(LocalGrid):
-    """The device of person 0 gives shares that fit their hashes, and each other not."""
+    """The devices of some give shares that fit their hashes, and each other not."""
+
+    liars = frozenset({1000})
 
     def send_and_receive(self, messages, *, timeout):
         app, split = self._app, secrets.split
 
         def acting(message: Message, context: Context) -> Message:
             with pytest.MonkeyPatch.context() as patch:
-                liar = message.metadata.dst_node_id == 1000
+                liar = message.metadata.dst_node_id in self.liars
                 patch.setattr(secrets, "split", unfitting if liar else split)
                 return app(message, context)
 
@@ -249,6 +272,22 @@ def test_a_device_that_loses_a_release_without_being_charged_costs_one(tmp_path)
     assert [one.updates for one in trained(experiment, grid)] == [1, 2, 3]
     assert people_asked(grid).count(0) <= 1
     assert charged(tmp_path) <= 4
+
+
+def test_a_training_outlives_many_devices_that_lose_one_release_each(tmp_path, monkeypatch):
+    """Each of them is not asked again, and the next six people come with another one."""
+    experiment, _ = begun(tmp_path, num_updates=1)
+    liars = frozenset(1000 + wave * SLOTS for wave in range(3))
+
+    def lost(node: int, kind: str) -> bool:
+        return node in liars and kind == f"query.{messages.VECTORS}"
+
+    grid = Lying(client_app(), persons(4 * SLOTS), lost)
+    grid.liars = liars
+    nodes = list(grid.contexts)
+    monkeypatch.setattr(grid, "get_node_ids", lambda: nodes[: SLOTS * (charged(tmp_path) + 1)])
+    assert [one.updates for one in trained(experiment, grid)] == [1]
+    assert charged(tmp_path) == 4
 
 
 # --- versions ------------------------------------------------------------------------------------
