@@ -1,6 +1,7 @@
 """Questions to a teacher's ledger, with teachers that fit what it states."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,7 +34,8 @@ def alike(statement: AnswerStatement, function: Rows | None = None) -> TeacherRo
     teachers = distance.teachers if isinstance(distance, TrainingShards) else 1
     if function is Unasked:
         return RowsOf([Unasked(actions) for _ in range(teachers)], actions, size)
-    return RowsOf([function or uniform] * teachers, actions, size)
+    # One object for each teacher, since no two may have the same function.
+    return RowsOf([partial(function or uniform) for _ in range(teachers)], actions, size)
 
 
 def ask(

@@ -52,7 +52,7 @@ def ledger(folder: Path, epsilon: float, **options: Any) -> Ledger:
 
 def write_open(one: Ledger, said: StreamStatement) -> None:
     """Writes an entry that `open_stream` would refuse, with a true hash."""
-    one._append("open", {"statement": entries.json_values(said), "versions": {}, "settings": {}})
+    one._write("open", {"statement": entries.json_values(said), "versions": {}, "settings": {}})
 
 
 # --- the ledger ----------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_an_adaptive_ledger_with_streams_beyond_its_filter_is_found(tmp_path: Pa
     one = ledger(tmp_path, 0.5, adaptive=True)
     write_open(one, statement("too little noise", 1.0))
     entry = {"stream": 0, "persons": [[EVERYBODY[0]]], "first_release": 0, "count": 1}
-    one._append("charge", entry)
+    one._write("charge", entry)
     with pytest.raises(LedgerCorrupt, match="more than its filter allows"):
         Ledger.open(tmp_path / "ledger")
 

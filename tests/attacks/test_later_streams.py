@@ -183,7 +183,7 @@ def test_an_entry_that_opens_a_stream_too_late_is_found(tmp_path: Path) -> None:
     one = ledger(tmp_path)
     one.open_stream(statement("first")).charge(0, 1, EVERYBODY)
     contents = {"statement": entries.json_values(statement("late")), "versions": {}, "settings": {}}
-    one._append("open", contents)
+    one._write("open", contents)
     with pytest.raises(LedgerCorrupt, match="charged before 'late' is opened"):
         Ledger.open(tmp_path / "ledger")
 

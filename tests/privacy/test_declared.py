@@ -25,6 +25,7 @@ pytestmark = pytest.mark.unchecked_types
 FUNCTION = FunctionRelease(
     "values", TRANSITION, Sensitivity(1.0, None, "b", size=3), 5.0, "real", size=3, units=3
 )
+PART = Part(clip_norm=1.0, noise_multiplier=3.0)
 DECLARED = [small.release(), CHOICE, FUNCTION, planned(mechanism(Consensus()), 1)]
 TUPLES = [
     (one, field.name)
@@ -79,6 +80,46 @@ def test_numbers_and_texts_are_pythons_own() -> None:
     assert [type(x) for x in (made.divisor, made.population, made.slots)] == [float, str, int]
     assert (made.divisor, made.population, made.slots) == (4.0, "simulated", 4)
     assert type(replace(FUNCTION, population=Changing("simulated")).population) is str
+
+
+def test_arrays_of_one_number_do_not_change_a_declaration(tmp_path: Path) -> None:
+    """They changed the noise, the clip and the sensitivity after the statement was written."""
+    number = np.array(5.0)
+    sensitivity = Sensitivity(number, None, "b", size=3)  # type: ignore[arg-type]
+    function = replace(FUNCTION, noise_multiplier=number, sensitivity=sensitivity)
+    choice = replace(CHOICE, bounds=(0.0, number), radius=number, epsilon=number)
+    parts = {"u": PART.model_copy(update={"clip_norm": number})}
+    release = small.release(parts=parts, divisor=number)
+    number *= 0.02
+    assert (function.noise_multiplier, function.sensitivity.value) == (5.0, 5.0)
+    assert (choice.bounds, choice.radius, choice.epsilon) == ((0.0, 5.0), 5.0, 5.0)
+    assert (release.divisor, release.parts["u"].clip_norm) == (5.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slots": True}, "slots: it must be a whole number, not True"),
+        ({"divisor": "4"}, "divisor: it must be a number"),
+        ({"population": "other"}, "population: it must be 'simulated' or 'real'"),
+        ({"protects": (1,)}, r"protects: \[0\] must be a text, not 1"),
+        (
+            {"parts": {"u": PART.model_copy(update={"noise_multiplier": -3.0})}},
+            "parts: u.noise_multiplier must be above 0",
+        ),
+    ],
+)
+def test_fields_are_of_their_types(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small.release(**changes)
+
+
+def test_a_sensitivity_is_no_class_of_an_authors() -> None:
+    class Smaller(Sensitivity):
+        """A bound that could say another number to whoever draws the noise."""
+
+    with pytest.raises(ValueError, match="Smaller is no class of sotto's"):
+        replace(FUNCTION, sensitivity=Smaller(1.0, None, "b", size=3))
 
 
 class Louder(Part):

@@ -212,6 +212,22 @@ def test_an_earlier_state_of_a_ledger_can_be_read(tmp_path: Path) -> None:
     assert not made.holds(GENESIS)
 
 
+@pytest.mark.parametrize("wrong", [{"noise_multiplier": -3.0}, {"clip_norm": math.nan}])
+def test_a_statement_that_could_not_be_read_back_is_not_written(
+    tmp_path: Path, wrong: dict[str, float]
+) -> None:
+    """`model_copy` checks nothing. The ledger could never be opened again."""
+    made = create(tmp_path)
+    (name, part), *_ = stream().parts.items()
+    parts = {name: part.model_copy(update=wrong)}
+    before = made.head_hash
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        made.open_stream(stream().model_copy(update={"parts": parts}))
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        stream(parts=parts)
+    assert Ledger.open(tmp_path / "ledger").head_hash == before
+
+
 @pytest.mark.parametrize(
     ("kind", "contents", "message"),
     [

@@ -303,6 +303,7 @@ def test_a_shared_budget_that_forgets_at_a_commit_is_refused(postgresql_url: str
         ("CREATE RULE lost AS ON INSERT TO entries DO INSTEAD NOTHING", "the rule 'lost'"),
         ("CREATE POLICY hidden ON entries USING (false)", "the policy 'hidden'"),
         ("ALTER TABLE entries ENABLE ROW LEVEL SECURITY", "the unusual table 'entries'"),
+        ("ALTER TABLE entries SET UNLOGGED", "the unusual table 'entries'"),
         (
             "ALTER TABLE entries RENAME TO kept; CREATE VIEW entries AS SELECT * FROM kept",
             "the rule '_RETURN'",

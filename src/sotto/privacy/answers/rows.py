@@ -8,7 +8,8 @@ Guarantee:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from types import FunctionType
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -94,14 +95,14 @@ class RowsOf(TeacherRows):
     zero at the start.
 
     Args:
-        functions: the function of the only teacher, or one for each teacher. It returns the row at
-            each observation in float64.
+        functions: the function of the only teacher, or one for each teacher, which reads what this
+            teacher learnt and no other. It returns the row at each observation in float64.
         actions: length of a row.
         observation_size: length of an observation.
 
     Raises:
-        ValueError: there is no function, or its row at zero has another shape or type. An error of
-            a function passes through here, and only here.
+        ValueError: there is no function, one is there twice, or its row at zero has another shape
+            or type. An error of a function passes through here, and only here.
 
     Example:
         >>> one = RowsOf(lambda asked: np.tile([0.25, 0.75], (len(asked), 1)), 2, 4)
@@ -118,6 +119,12 @@ class RowsOf(TeacherRows):
         self._functions = (functions,) if callable(functions) else tuple(functions)
         if not self._functions:
             raise ValueError("a teacher has at least one function")
+        if len(set(map(_identity, self._functions))) < len(self._functions):
+            raise ValueError(
+                "two teachers have the same function, so that one person would move both; give "
+                "each its own (in a loop, write `lambda asked, i=i: ...`, since a function reads "
+                "the loop's last value otherwise)"
+            )
         self.actions = actions
         self.observation_size = observation_size
         for function in self._functions:
@@ -135,6 +142,18 @@ class RowsOf(TeacherRows):
         return np.stack(
             [values_of(function, observations, self.actions) for function in self._functions]
         )
+
+
+def _identity(function: SecretFunction) -> Hashable:
+    """Returns what two functions have in common if they are the same one.
+
+    Functions that Python makes in a loop are several objects with the same code and variables.
+    """
+    if not isinstance(function, FunctionType):
+        return id(function)
+    named = function.__kwdefaults__ or {}
+    read = (*(function.__closure__ or ()), *(function.__defaults__ or ()), *named.values())
+    return function.__code__, tuple(map(id, read))
 
 
 def require_proved(

@@ -199,7 +199,7 @@ class _Told(Ledger):
     def __init__(self, stored: AnyCertificate, sharing: Sharing, unplanned: bool) -> None:
         self.run_id, self.created, self.versions = stored.run_id, stored.created, stored.versions
         self.joined = _shared_budget(stored)
-        self._head = stored.head_hash
+        self.head_hash = stored.head_hash
         self._stream_versions = [one.versions for one in stored.streams]
         self._stream_settings = [one.settings for one in stored.streams]
         self._people = stored.persons

@@ -47,7 +47,8 @@ _FOREIGN = sa.text(
     "UNION ALL SELECT 'rule', rulename::text FROM pg_rewrite WHERE ev_class = to_regclass(:table) "
     "UNION ALL SELECT 'policy', polname::text FROM pg_policy WHERE polrelid = to_regclass(:table) "
     "UNION ALL SELECT 'unusual table', relname::text FROM pg_class "
-    "WHERE oid = to_regclass(:table) AND (relkind <> 'r' OR relrowsecurity)"
+    "WHERE oid = to_regclass(:table) AND (relkind <> 'r' OR relrowsecurity "
+    "OR relpersistence <> 'p')"
 )
 """Query of all that PostgreSQL does with a table beside the trigger of `make_append_only`."""
 

@@ -74,8 +74,12 @@ def canonical(contents: Any) -> str:
 
 
 def json_values(model: BaseModel) -> Any:
-    """Returns the model as JSON values, with infinity as a string."""
-    return json.loads(model.model_dump_json())
+    """Returns the model as JSON values, with infinity as a string.
+
+    Raises:
+        pydantic.ValidationError: `model_copy` has made it, with values that could not be read back.
+    """
+    return json.loads(type(model).model_validate(model).model_dump_json())
 
 
 def versions() -> dict[str, str]:

@@ -56,7 +56,8 @@ def values_of(
     """
     try:
         with _without_warnings():
-            found = np.asarray(function(points.copy()))
+            # A copy, because functions may write their rows into one array that they share.
+            found = np.array(function(points.copy()))
         if found.shape == (len(points), columns) and found.dtype == np.float64:
             return found
     except KeyboardInterrupt:

@@ -126,7 +126,7 @@ class ChoiceRelease(Declared):
         everywhere = self.unit.adjacency == Adjacency.WITHIN_RADIUS
         return (moved_by_all if everywhere else moved_by_one)(self.weights, self.radius)
 
-    @property
+    @cached_property
     def mechanism(self) -> NoisyMax:
         """The noise that makes the choice cost at most epsilon."""
         return NoisyMax.calibrated(len(self.candidates), self._sensitivity, self.epsilon)

@@ -16,6 +16,7 @@ Source: Wang and Hegde 2019, Lemma 6.
 import math
 from dataclasses import dataclass
 
+from sotto.frozen import Declared
 from sotto.privacy.mechanisms.functions.rounding import LARGEST_BETA, SMALLEST_BETA
 
 HAT_STEP = math.sqrt(6.0)
@@ -23,7 +24,7 @@ HAT_STEP = math.sqrt(6.0)
 
 
 @dataclass(frozen=True)
-class Sensitivity:
+class Sensitivity(Declared):
     """A bound on the distance of two neighbours' values, all actions together.
 
     Attributes:
@@ -43,6 +44,7 @@ class Sensitivity:
     actions: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _positive("a sensitivity", self.value)
         if self.beta is not None and not SMALLEST_BETA <= self.beta <= LARGEST_BETA:
             raise ValueError(
