@@ -213,7 +213,9 @@ def noisy(
     released: Array = jnp.float32(0.0)
     for word in total[:0:-1]:
         with_carry = word + carried
-        rest, carried = with_carry & (2**grid.bits - 1), with_carry >> grid.bits
+        rest = with_carry & (2**grid.bits - 1)
+        upper_half = rest >> grid.bits - 1  # becomes negative: no large numbers that cancel
+        rest, carried = rest - (upper_half << grid.bits), (with_carry >> grid.bits) + upper_half
         released += from_grid(rest, spacing, divisor)
         spacing *= 2.0**grid.bits
     return released + from_grid(total[0] + carried, spacing, divisor)
