@@ -24,6 +24,7 @@ from sotto.cli.terminal.settings import flags_of
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.bounds import at_most, guarantee
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.units import Unit
 from sotto.runs import start
 from sotto.runs.directory import Experiment, resume_command
 from sotto.runs.registry import algorithm_named, config_from_json, former_names
@@ -235,6 +236,7 @@ def _summary(
     ledgers = [run.open_ledger() for run in experiment.runs]
     worst = max((derive(ledger) for ledger in ledgers), key=lambda one: one.epsilon)
     summary |= {"epsilon": worst.epsilon, "delta": worst.delta, "status": worst.status}
+    summary |= {"unit": worst.unit.kind, "adjacency": worst.unit.adjacency}
     if len(ledgers) > 1:
         together = sharing(experiment.settings, ledgers).epsilon
         summary |= {} if together is None else {"epsilon_of_all_seeds": together}
@@ -255,6 +257,7 @@ def _conclude(
             f"Certificate: {summary['status']}, {guarantee(summary['epsilon'], summary['delta'])}"
             + (f" for each of {count} seeds" if count > 1 else "")
             + ("" if together is None else f", and {at_most(together)} for all of them together")
+            + f" ({Unit(kind=summary['unit'], adjacency=summary['adjacency']).brief})"
             + f". Read it with: sotto certificate {place}"
         )
     print(f"Write figures and a page with: sotto report {place}")
