@@ -11,6 +11,7 @@ from sotto.privacy.audits import canaries, noise_size, one_run
 from sotto.privacy.audits.audit import audit
 from sotto.privacy.audits.own import audit_own
 from sotto.privacy.mechanisms import gaussian, noise
+from sotto.privacy.release.draws import Draws
 from sotto.privacy.statements import Correlation, Gap, Poisson
 
 PERSON = sotto.Unit(kind="trajectory", adjacency="zero-out")
@@ -153,6 +154,42 @@ def test_half_the_noise_of_the_door_is_found(monkeypatch):
     monkeypatch.setattr(noise, "rounded_normal", halved)
     leaky = noise_size.epsilon_lower(noise_size.measure(one, seed=3), one.delta, 0.95)
     assert leaky > one.epsilon
+
+
+def same_in_all_releases(noises):
+    return {name: np.broadcast_to(x[:, :1], x.shape) for name, x in noises.items()}
+
+
+def none_in_the_last_release(noises):
+    return {name: np.where(np.arange(x.shape[1])[:, None] < 15, x, 0) for name, x in noises.items()}
+
+
+def a_fifth_in_one_part(noises):
+    return noises | {"critic": noises["critic"] // 5}
+
+
+@pytest.mark.parametrize(
+    "wrong", [same_in_all_releases, none_in_the_last_release, a_fifth_in_one_part]
+)
+def test_noise_that_is_wrong_in_some_of_its_places_is_found(monkeypatch, wrong):
+    """Its size in all releases and parts together would not refute the claim."""
+    one, right = audited(release(slots=16)), Draws._noise
+    monkeypatch.setattr(noise_size, "_CHUNKS", 1)  # all releases are drawn at once
+    monkeypatch.setattr(Draws, "_noise", lambda draws, count: wrong(right(draws, count)))
+    found = noise_size.measure(one, seed=3)
+    together = noise_size.ratio_lower(found.expected, found.seen, 0.95) * found.largest
+    assert epsilon_of_shift(together, one.delta) < one.epsilon
+    assert noise_size.epsilon_lower(found, one.delta, 0.95) > one.epsilon
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_door_of_several_releases_is_not_refuted(seed):
+    """Its largest canary in one combination of releases is no larger than in all of them."""
+    one = audited(release(slots=16, correlation=Correlation(kind="prefix-sum")))
+    found = noise_size.measure(one, seed)
+    assert found.combined.largest < found.largest
+    assert noise_size.epsilon_lower(found, one.delta, 0.99) <= one.epsilon
+    assert np.std(found.combined.seen - found.combined.expected) == pytest.approx(1.0, abs=0.5)
 
 
 def test_a_person_with_two_slots_is_found():

@@ -3,8 +3,10 @@
 Every person of the training is a canary. A canary contributes, at the clip norm, a direction that a
 public seed fixes, and takes part with probability 1/2. Let L be the matrix of `Door.whitening`, y
 the released sums times L divided by the noise that the door states, and x the same of the
-contributions of those who took part. Then y = a x + s w, where a is the size of a contribution and
-s that of the noise, both 1 if the door is right.
+contributions of those who took part. Then y = a x + s w in each part, where a is the size of a
+contribution and s that of the noise, both 1 if the door is right. One combination of all releases
+is measured, too: that with the least noise in the even columns of y is measured in the odd ones. So
+noise is found that is the same in several releases, or too small in one of them.
 
 Guarantee:
     Presumed is that w is standard normal. x is independent of w, so sqrt(n - 1) <x, y> / sqrt(|x|^2
@@ -12,7 +14,8 @@ Guarantee:
     noncentrality |x| a/s. It gives a lower bound on a/s. Leaving out canary i, whose part of x is
     x_i, moves the mean of the Gaussian vector y by a |x_i| and its noise is s. So no epsilon below
     that of Gaussian differential privacy with mu = a/s max |x_i| is true
-    (`gaussian.epsilon_of_shift`). The bound exceeds the truth with probability at most 1 -
+    (`gaussian.epsilon_of_shift`). Parts have independent noise, so the squares of their mu add up.
+    All bounds share the confidence, and one of them exceeds the truth with probability at most 1 -
     confidence. The proof is in docs/auditing.md.
 """
 
@@ -44,8 +47,28 @@ NEEDS = "only for a Release without secret draws, in which absent people leave t
 _CHUNKS = 20
 _AT_ONCE = 1024
 _LARGEST_T = 1e4
+_MOST_COMBINED = 1024
+"""Most releases of a combination, the first ones."""
 _QUIET = 5.0
 """Seconds that nobody needs to be told about."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some of the numbers of one training with canaries.
+
+    Attributes:
+        expected, seen: whitened contributions x and releases y, as in the head of this file.
+        largest: largest norm of one canary's part of `expected`.
+    """
+
+    expected: Float[np.ndarray, " n"]
+    seen: Float[np.ndarray, " n"]
+    largest: float
+
+    def shift_lower(self, confidence: float) -> float:
+        """Returns the lower bound on mu."""
+        return ratio_lower(self.expected, self.seen, confidence) * self.largest
 
 
 @dataclass(frozen=True)
@@ -55,21 +78,36 @@ class Measurement:
     Attributes:
         took_part: whether each canary took part.
         scores: of each canary, positive where it seems to have taken part.
-        expected, seen: whitened contributions x and releases y, as in the head of this file.
-        largest: largest norm of one canary's part of `expected`.
+        parts: the numbers of each part. The same canary has the largest norm in all of them.
+        combined: the combination of releases with the least noise; None for a single release.
     """
 
     took_part: Bool[np.ndarray, " canaries"]
     scores: Float[np.ndarray, " canaries"]
-    expected: Float[np.ndarray, " n"]
-    seen: Float[np.ndarray, " n"]
-    largest: float
+    parts: tuple[Sample, ...]
+    combined: Sample | None
+
+    @property
+    def expected(self) -> Float[np.ndarray, " n"]:
+        """Whitened contributions of all parts."""
+        return np.concatenate([one.expected for one in self.parts])
+
+    @property
+    def seen(self) -> Float[np.ndarray, " n"]:
+        """Whitened releases of all parts."""
+        return np.concatenate([one.seen for one in self.parts])
+
+    @property
+    def largest(self) -> float:
+        """Largest norm of one canary's part of `expected`."""
+        return math.hypot(*(one.largest for one in self.parts))
 
     @property
     def ratio(self) -> float:
-        """Estimate of a/s, which is 1 if contributions and noise are as stated."""
-        along = self.expected @ self.seen / (self.expected @ self.expected)
-        rest = self.seen - along * self.expected
+        """Estimate of a/s for all parts, which is 1 if contributions and noise are as stated."""
+        expected, seen = self.expected, self.seen
+        along = expected @ seen / (expected @ expected)
+        rest = seen - along * expected
         return float(along / np.sqrt(rest @ rest / max(1, rest.size - 1)))
 
 
@@ -85,8 +123,11 @@ def can_measure(auditable: Auditable) -> bool:
 
 def epsilon_lower(found: Measurement, delta: float, confidence: float) -> float:
     """Returns the lower bound on epsilon at delta that presumes Gaussian noise."""
-    ratio = ratio_lower(found.expected, found.seen, confidence)
-    shift = ratio * found.largest
+    ways = 1 if found.combined is None else 2
+    each = 1 - (1 - confidence) / (ways * len(found.parts))
+    shift = math.hypot(*(one.shift_lower(each) for one in found.parts))
+    if found.combined is not None:
+        shift = max(shift, found.combined.shift_lower(1 - (1 - confidence) / ways))
     return epsilon_of_shift(shift, delta) if math.isfinite(shift) else math.inf
 
 
@@ -143,9 +184,44 @@ def measure(
     left = {n: whitening.T @ (seen[n] - everybody[n] / 2) / scales[n] for n in scales}
     scores = np.zeros(auditable.size)
     np.add.at(scores, owners[filled], planted.projections(owners, left)[filled])
-    flat = [np.concatenate([one[name].ravel() for name in scales]) for one in (expected, seen)]
-    largest = planted.share * _largest(owners, whitening, scales, door.release)
-    return Measurement(took_part, scores, flat[0], flat[1], largest)
+    _, most = _strongest(owners, whitening)
+    parts = tuple(
+        Sample(
+            expected[name].ravel(),
+            seen[name].ravel(),
+            planted.share * most * door.release.parts[name].clip_norm / scale,
+        )
+        for name, scale in scales.items()
+    )
+    combined = _combined(planted, owners, whitening, expected, seen, scales)
+    return Measurement(took_part, scores, parts, combined)
+
+
+def _combined(
+    planted: "_Planted",
+    owners: Int[np.ndarray, "releases slots"],
+    whitening: Any,
+    expected: dict[str, Float[np.ndarray, "releases _"]],
+    seen: dict[str, Float[np.ndarray, "releases _"]],
+    scales: dict[str, float],
+) -> Sample | None:
+    """Returns the odd columns of the combination that has the least noise in the even ones."""
+    releases = min(len(owners), _MOST_COMBINED)
+    x, y = (
+        np.concatenate([one[name][:releases] for name in scales], axis=1)
+        for one in (expected, seen)
+    )
+    if releases < 2 or x.shape[1] < 2:
+        return None
+    even_x, even_y = x[:, ::2], y[:, ::2]
+    along = np.vdot(even_x, even_y) / max(np.vdot(even_x, even_x), np.finfo(float).tiny)
+    rest = even_y - along * even_x
+    least = np.linalg.eigh(rest @ rest.T)[1][:, 0]  # eigenvalues ascend
+    person, most = _strongest(owners, whitening, np.pad(least, (0, len(owners) - releases)))
+    own = planted.contribution(jnp.int32(person))
+    columns = np.concatenate([np.asarray(own[name], np.float64) / scales[name] for name in scales])
+    largest = most * float(np.linalg.norm(columns[1::2]))
+    return Sample(least @ x[:, 1::2], least @ y[:, 1::2], largest)
 
 
 def _owners(auditable: Auditable) -> Int[np.ndarray, "releases slots"] | None:
@@ -201,22 +277,31 @@ def _train(
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
-def _largest(
+def _strongest(
     owners: Int[np.ndarray, "releases slots"],
     whitening: Any,
-    scales: dict[str, float],
-    release: Release,
-) -> float:
-    """Returns the largest whitened norm of the contributions of one person."""
+    combination: Float[np.ndarray, " releases"] | None = None,
+) -> tuple[int, float]:
+    """Returns who moves most in whitened releases, and by how many contributions.
+
+    Args:
+        owners: who has each slot.
+        whitening: matrix of `Door.whitening`.
+        combination: what each whitened release counts; None takes the norm over all releases.
+    """
     people = int(owners.max(initial=0)) + 1
-    norms = []
+    moved = []
     for first in range(0, people, _AT_ONCE):
         counts = np.zeros((len(owners), min(_AT_ONCE, people - first)))
         at, slot = np.nonzero((owners >= first) & (owners < first + counts.shape[1]))
         np.add.at(counts, (at, owners[at, slot] - first), 1)
-        norms.append(np.linalg.norm(whitening @ counts, axis=0).max())
-    ratios = [release.parts[name].clip_norm / scale for name, scale in scales.items()]
-    return float(max(norms)) * math.hypot(*ratios)
+        each = whitening @ counts
+        moved.append(
+            np.linalg.norm(each, axis=0) if combination is None else np.abs(combination @ each)
+        )
+    everybody = np.concatenate(moved)
+    person = int(np.argmax(everybody))
+    return person, float(everybody[person])
 
 
 class _Planted:

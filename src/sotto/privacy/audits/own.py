@@ -33,9 +33,9 @@ _SAME = (
 )
 
 
-_TOGETHER = (
-    "Noise that is the same in several releases, or too small in one part alone: its size is "
-    "measured for all releases and parts together."
+_INDEPENDENT = (
+    "Noise that is the same in several numbers of one release: their noise is presumed to be "
+    "independent."
 )
 
 
@@ -154,7 +154,7 @@ def audit_own(
     if measured:
         note(f"training once with canaries in the place of all {auditable.size} people")
         findings.append(_measured(auditable, noise_size.measure(auditable, seed, note), each))
-        left_out.append(_TOGETHER)
+        left_out.append(_INDEPENDENT)
     elif many:
         left_out.append(f"Size of the noise: {noise_size.NEEDS}")
     return _verdict(auditable, confidence, findings, left_out, start)
@@ -201,7 +201,7 @@ def audit_training(
     guesses = one_run.guesses_of(measured.scores, measured.took_part, share)
     findings += _guessed(auditable, guesses, each, gaussian)
     findings.append(_measured(auditable, measured, each))
-    left_out = [_TOGETHER]
+    left_out = [_INDEPENDENT]
     if not simulates:
         left_out.append("Sums before noise: the people are outside the program.")
     return _verdict(auditable, confidence, findings, left_out, start)
