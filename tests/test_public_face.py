@@ -171,3 +171,13 @@ def test_arguments_of_another_type_are_refused_before_anything_is_made(tmp_path,
 def test_an_account_of_no_releases_is_refused_in_one_sentence(sampling_rate):
     with pytest.raises(ValueError, match=r"^releases must be at least 1, got 0$"):
         sotto.account(noise_multiplier=1.0, delta=1e-5, releases=0, sampling_rate=sampling_rate)
+
+
+def test_settings_of_no_installed_algorithm_are_told_of_the_entry_point(tmp_path):
+    with pytest.raises(ValueError, match="install the package whose entry point names"):
+        sotto.train(SimpleNamespace(seed=0), tmp_path / "run")
+
+
+def test_a_policy_that_is_no_function_is_refused_in_one_sentence():
+    with pytest.raises(TypeError, match=r"^the policy 'table' is no function of an observation"):
+        sotto.Agent(np.zeros(3), "table", 1).act(np.zeros(3))

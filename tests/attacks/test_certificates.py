@@ -88,6 +88,7 @@ def refused(path: Path, ledger: Ledger | AnswerLedger) -> str:
         ('"releases": 1,', '"releases": true,', "not canonical: line"),
         ('"persons": 768', '"persons": 768.0', "not canonical: line"),
         ('"delta": 0.00001', '"delta": 1e-5', "not canonical: line"),
+        ('"delta": 0.00001', '"delta"', "it is no JSON from line"),
         ('"delta": 0.00001', '"delta": NaN', "NaN is no JSON"),
         ('"delta": 0.00001', '"delta": Infinity', "Infinity is no JSON"),
         ('"schema_version": 2', '"schema_version": 3', "schema_version"),
@@ -425,6 +426,8 @@ def test_the_command_tells_stale_from_false(tmp_path: Path, capsys: Any) -> None
     assert command("--verify")[0] == 0
     edited(path, lambda contents: contents.update(epsilon=0.1))
     assert command("--verify")[0] == 2
+    assert main(["certificate", str(out)]) == 0  # the ledger's, beside a file that says otherwise
+    assert f"{path} is false" in capsys.readouterr().err.replace("\n", " ")
     assert command("--write")[0] == 2  # what is false is not written over
     assert json.loads(path.read_text())["epsilon"] == 0.1
 

@@ -261,13 +261,12 @@ def _show(
     found = [derive(ledger) for ledger in ledgers]
     for run, ledger, one in zip(runs, ledgers, found, strict=True):
         missing = not run.certificate.exists()
-        if write and not missing:
-            stored = verify(run.certificate, ledger)
-            if stored.status == "false":
-                raise RunError(
-                    f"{run.certificate} is false and is not replaced: {stored.mismatches[0]}; "
-                    "move it away"
-                )
+        stored = None if missing else verify(run.certificate, ledger)
+        if stored is not None and stored.status == "false":
+            reason = f"{stored.mismatches[0]}; move it away"
+            if write:
+                raise RunError(f"{run.certificate} is false and is not replaced: {reason}")
+            print(f"warning: {run.certificate} is false: {reason}", file=sys.stderr)
         if write or missing:
             one.write(run.certificate, 0o600 if isinstance(run, Service | Campaign) else 0o644)
         if write_page is not None:

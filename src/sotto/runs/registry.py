@@ -110,7 +110,8 @@ def algorithm_of(config: Any) -> Algorithm[Any]:
             return algorithm
     raise ValueError(
         f"{type(config).__name__} is not the settings of an algorithm; give settings such as "
-        "sotto.DPPG(...)"
+        "sotto.DPPG(...), or install the package whose entry point names their algorithm "
+        "(docs/own_algorithm.md)"
     )
 
 

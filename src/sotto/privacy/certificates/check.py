@@ -135,6 +135,9 @@ def read_stored(path: Path) -> AnyCertificate | DescribedCertificate:
         raise _unreadable(path, first_problem(error, _kind(contents))) from error
     except FileNotFoundError:
         raise _unreadable(path, "no such file; sotto certificate --write makes it") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise _unreadable(path, f"it is no JSON from {place} on; ask for the file again") from error
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, str(error).splitlines()[0]) from error
     if text != written:

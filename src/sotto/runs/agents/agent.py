@@ -63,7 +63,13 @@ class Agent:
 
         Raises:
             ValueError: an observation is not finite, or has another shape.
+            TypeError: the algorithm's `policies` gives something else than functions.
         """
+        if not callable(self.policy):
+            raise TypeError(
+                f"the policy {self.name!r} is no function of an observation, so it cannot act; let "
+                "`policies` of its algorithm return one, such as a sotto.Policy"
+            )
         try:
             seen = np.asarray(observation, np.float32)
         except (TypeError, ValueError):
