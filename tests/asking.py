@@ -1,7 +1,6 @@
 """Questions to a teacher's ledger, with teachers that fit what it states."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -32,10 +31,9 @@ def alike(statement: AnswerStatement, function: Rows | None = None) -> TeacherRo
         return np.full((len(observations), actions), 1 / actions)
 
     teachers = distance.teachers if isinstance(distance, TrainingShards) else 1
-    if function is Unasked:
-        return RowsOf([Unasked(actions) for _ in range(teachers)], actions, size)
-    # One object for each teacher, since no two may have the same function.
-    return RowsOf([partial(function or uniform) for _ in range(teachers)], actions, size)
+    asked = Unasked(actions) if function is Unasked else function or uniform
+    # No two teachers may have the same function, so each has its number.
+    return RowsOf([lambda points, _=i: asked(points) for i in range(teachers)], actions, size)
 
 
 def ask(

@@ -50,20 +50,20 @@ EXPECTED = {
         rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
         functional-q.reward-free@2 ledger.charged@4 noise.fresh@2
         functional-q.one-function@2 functions.sensitivity@2 rewards.settings@3
-        rewards.kept@4 noise.random@3 noise.scaled@2 general.timing@2
+        rewards.kept@5 noise.random@3 noise.scaled@2 general.timing@2
         population.simulated@3
     """,
     "q-paper of schema 1": """
         functional-q.visits functional-q.curve@2 rewards.other-runs@2
         general.side-channels@2 ledger.charged@4 functional-q.one-function@2
-        rewards.settings@3 rewards.kept@4 noise.random@3 general.timing@2
+        rewards.settings@3 rewards.kept@5 noise.random@3 general.timing@2
         population.simulated@3
     """,
     "q-vector of schema 1": """
         rewards.one functional-q.visits functional-q.curve@2 rewards.other-runs@2
         general.side-channels@2 functional-q.reward-free@2 ledger.charged@4
         door.contributed@3 gaussian.rounded@2 noise.fresh@2 rewards.settings@3
-        rewards.kept@4 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
+        rewards.kept@5 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
         population.simulated@3
     """,
     "votes of schema 1": """
@@ -84,7 +84,7 @@ EXPECTED = {
         distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
-        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
+        answers.settings answers.nothing-else@3 distance.disjoint@2 answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing@2 population.simulated@3
     """,
     "people of a plan": """
@@ -182,33 +182,33 @@ EXPECTED = {
     "DP-SGD on rewards": """
         dp-sgd.zeroed@2 rewards.other-runs@2 general.side-channels@2
         functional-q.reward-free@2 ledger.charged@4 door.contributed@3
-        factored.rounded@2 noise.fresh@2 draws.secret rewards.settings@3 rewards.kept@4
+        factored.rounded@2 noise.fresh@2 draws.secret rewards.settings@3 rewards.kept@5
         noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "sums of rewards, correlated": """
         rewards.one rewards.other-runs@2 general.side-channels@2 ledger.charged@4
         door.contributed@3 gaussian.rounded@2 noise.correlated@3 rewards.settings@3
-        rewards.kept@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        rewards.kept@5 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "a function that is asked": """
         rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
         ledger.charged@4 noise.fresh@2 functions.one-answer@3 functions.sensitivity@2
-        rewards.settings@3 rewards.kept@4 noise.random@3 noise.scaled@2 runs.failure@2
+        rewards.settings@3 rewards.kept@5 noise.random@3 noise.scaled@2 runs.failure@2
         general.timing@2
     """,
     "functions of an earlier ledger": """
         rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
         ledger.charged@4 noise.fresh@2 functions.one-answer@3 functions.sensitivity@2
-        rewards.settings@3 rewards.streams rewards.kept@4 noise.random@3 noise.scaled@2
+        rewards.settings@3 rewards.streams rewards.kept@5 noise.random@3 noise.scaled@2
         runs.failure@2
         general.timing@2
     """,
     "logged rewards of one function": """
         rewards.logged-function rewards.other-runs@2 noise.scaled-values@2
         general.side-channels@2 ledger.charged@4 noise.fresh@2 functions.sensitivity@2
-        rewards.settings@3 rewards.kept@4 noise.random@3 noise.scaled@2 runs.failure@2
+        rewards.settings@3 rewards.kept@5 noise.random@3 noise.scaled@2 runs.failure@2
         general.timing@2
     """,
     "parts beside the policy": """
@@ -319,14 +319,14 @@ EXPECTED = {
     "a function on the grid": """
         rewards.other-runs@2 general.side-channels@2 ledger.charged@4
         functions.rounded@3 noise.law@2 noise.fresh@2 functions.sensitivity@2
-        rewards.settings@3 rewards.kept@4 functions.clipped@2 noise.random@3
+        rewards.settings@3 rewards.kept@5 functions.clipped@2 noise.random@3
         runs.failure@2
         general.timing@2
     """,
     "a choice": """
         rewards.other-runs@2 general.side-channels@2 functional-q.candidates
         choice.noisy-maximum ledger.charged@4 noise.law@2 noise.fresh@2 rewards.settings@3
-        rewards.kept@4 noise.random@3 runs.failure@2 general.timing@2
+        rewards.kept@5 noise.random@3 runs.failure@2 general.timing@2
     """,
     "prefixes": """
         prefixes.in-the-clear@2 prefixes.beyond-actions@2 general.what-is-true-of-all@2
@@ -363,35 +363,35 @@ EXPECTED = {
         distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
-        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
+        answers.settings answers.nothing-else@3 distance.disjoint@2 answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing@2
     """,
     "a teacher of shards, on the grid": """
         distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
-        answers.grid-law@2 answers.settings answers.nothing-else@3 distance.disjoint
+        answers.grid-law@2 answers.settings answers.nothing-else@3 distance.disjoint@2
         answers.delta@2 noise.random@3 general.timing@2
     """,
     "a teacher of shards, on the grid, with a fixed seed": """
         distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
-        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
+        answers.settings answers.nothing-else@3 distance.disjoint@2 answers.delta@2
         general.timing@2
     """,
     "Dirichlet about shards, charged for its L1 distance": """
         distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
-        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
+        answers.settings answers.nothing-else@3 distance.disjoint@2 answers.delta@2
         noise.random@3 answers.law@2 general.timing@2
     """,
     "a teacher of simulated shards": """
         distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
-        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
+        answers.settings answers.nothing-else@3 distance.disjoint@2 answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing@2 population.simulated@3
     """,
     "a whole teacher, Dirichlet": """

@@ -1,10 +1,13 @@
 """The noisy maximum: its law, its privacy computed exactly, and the door of choices."""
 
+import copy
 import itertools
 import math
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -326,6 +329,20 @@ def test_nonsense_is_refused(tmp_path: Path, changes: dict[str, object], says: s
         replace(CHOICE, **changes)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="2 secret numbers were given for 3 weights"):
         CHOICE.open(new_ledger(tmp_path)).release(np.zeros(2))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_an_open_choice_does_not_change(tmp_path: Path, copied: Any) -> None:
+    """Candidates in an array that was used again were the secret itself."""
+    candidates = np.array(CHOICE.candidates)
+    plan = copied(replace(CHOICE, candidates=candidates))
+    stream = plan.open(new_ledger(tmp_path))
+    for changed in (candidates, plan.candidates, plan.weights):  # a copy's arrays can be changed
+        changed *= 1000
+    released = stream.release(np.zeros(3)).values
+    assert any(np.array_equal(released, one) for one in CHOICE.candidates)
+    assert stream.statement.choice == CHOICE.mechanism == stream._release.mechanism
+    np.testing.assert_array_equal(stream._release.weights, CHOICE.weights)
 
 
 # --- audits --------------------------------------------------------------------------------------

@@ -46,33 +46,6 @@ def always(row: list[float]) -> Callable[[np.ndarray], np.ndarray]:
     return lambda observations: np.tile(row, (len(observations), 1))
 
 
-def test_teachers_that_write_into_one_array_have_their_own_rows() -> None:
-    """The rows of all were the last one's, who then moved the mean by all of it."""
-    shared = np.zeros((300, 2))
-
-    def writes(row: list[float]) -> Callable[[np.ndarray], np.ndarray]:
-        def into(observations: np.ndarray) -> np.ndarray:
-            shared[: len(observations)] = row
-            return shared[: len(observations)]
-
-        return into
-
-    rows = RowsOf([writes([0.0, 1.0]), writes([0.0, 1.0]), writes([1.0, 0.0])], 2, 4)
-    np.testing.assert_allclose(rows(np.zeros((300, 4))), [[1 / 3, 2 / 3]] * 300)
-
-
-def test_no_two_teachers_have_the_same_function() -> None:
-    """All functions of a loop read its last value, so that one teacher was all of them."""
-    models = [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]
-    late = [lambda asked: np.tile(models[i], (len(asked), 1)) for i in range(3)]  # noqa: B023
-    same = always([0.0, 1.0])
-    for functions in (late, [same, always([0.0, 1.0]), same]):
-        with pytest.raises(ValueError, match="two teachers have the same function"):
-            RowsOf(functions, 2, 4)
-    early = [lambda asked, i=i: np.tile(models[i], (len(asked), 1)) for i in range(3)]
-    assert RowsOf([*early, *map(always, models)], 2, 4).teachers == 6
-
-
 def ledger_about(path: Path, distance: Distance, **changes: Any) -> AnswerLedger:
     statement = answers(distance=distance, **changes)
     budget = Budget(epsilon=math.inf, delta=1e-5)

@@ -8,8 +8,10 @@ Guarantee:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
-from types import FunctionType
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -122,8 +124,8 @@ class RowsOf(TeacherRows):
         if len(set(map(_identity, self._functions))) < len(self._functions):
             raise ValueError(
                 "two teachers have the same function, so that one person would move both; give "
-                "each its own (in a loop, write `lambda asked, i=i: ...`, since a function reads "
-                "the loop's last value otherwise)"
+                "each its own model (in a loop, write `lambda asked, i=i: ...`, since a function "
+                "reads the loop's last value otherwise)"
             )
         self.actions = actions
         self.observation_size = observation_size
@@ -144,16 +146,43 @@ class RowsOf(TeacherRows):
         )
 
 
-def _identity(function: SecretFunction) -> Hashable:
-    """Returns what two functions have in common if they are the same one.
+def _identity(value: Any, within: frozenset[int] = frozenset()) -> Hashable:
+    """Returns what two functions have in common if they are the same one, however it is wrapped.
 
-    Functions that Python makes in a loop are several objects with the same code and variables.
+    Functions that Python makes in a loop are several objects with the same code and variables, as
+    are bound methods, partial functions and objects that are made of the same functions.
+
+    Args:
+        value: a function, or what it is made of. What cannot be called is known by its `id`.
+        within: ids of the functions that it is a part of, for one may refer to itself.
     """
-    if not isinstance(function, FunctionType):
-        return id(function)
-    named = function.__kwdefaults__ or {}
-    read = (*(function.__closure__ or ()), *(function.__defaults__ or ()), *named.values())
-    return function.__code__, tuple(map(id, read))
+    if not callable(value) or isinstance(value, type) or id(value) in within:
+        return id(value)
+    inside = within | {id(value)}
+    kind: Hashable
+    made_of: Iterable[Any]
+    if isinstance(value, FunctionType):
+        cells = [_contents(cell) for cell in value.__closure__ or ()]
+        named = value.__kwdefaults__ or {}
+        kind, made_of = value.__code__, (*cells, *(value.__defaults__ or ()), *named.values())
+    elif isinstance(value, MethodType):
+        return value.__func__, id(value.__self__)
+    elif isinstance(value, partial):
+        kind, made_of = "partial", (value.func, *value.args, *value.keywords.values())
+    elif hasattr(value, "__wrapped__"):
+        kind, made_of = id(type(value)), (value.__wrapped__,)
+    elif getattr(value, "__dict__", None):
+        kind, made_of = id(type(value)), vars(value).values()
+    else:
+        return id(value)
+    return kind, tuple(_identity(one, inside) for one in made_of)
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is still empty
+        return cell
 
 
 def require_proved(

@@ -187,9 +187,11 @@ WITHIN = Claim(
 DISJOINT = Claim(
     "distance.disjoint",
     "user",
-    "the {teachers} teachers were trained on disjoint sets of people, each without anything "
-    "computed from another's data",
-    "you made the shards; hyper-parameters must not come from the people's data",
+    "The {teachers} teachers were trained on disjoint sets of people, each without anything "
+    "computed from another's data, and each teacher's rows are computed from what it learnt alone.",
+    "you made the shards; hyper-parameters must not come from the people's data, and what changes "
+    "while teachers answer, such as a cache or a random generator, must not be shared",
+    version=2,
     holds=_about(TrainingShards),
     numbers=_teachers,
 )

@@ -63,11 +63,12 @@ KEPT = Claim(
     "what is handed over for a number was computed from that reward, public facts and releases "
     "alone. Nobody goes on with a copy of this "
     "ledger or of a released function's file, or with an earlier state of them: each copy counts "
-    "its own releases only. A released function goes on with the same secret function.",
+    "its own releases only. A released function goes on with the same secret function, "
+    "whose value at a point is the same whenever and with whatever other points it is asked.",
     "the owner of the rewards keeps them secret, hands out only what was released, and keeps one "
     "ledger and one file; the code refuses a ledger older than the files made from it, and a file "
     "that lacks the entry which the file beside it names",
-    version=4,
+    version=5,
     holds=about_rewards,
 )
 # ledger/ledger.py, release/functions.py

@@ -19,7 +19,7 @@ Guarantee:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -82,9 +82,11 @@ class ChoiceRelease(Declared):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A copy, so that nobody changes the weights that the sensitivity was computed from.
-        object.__setattr__(self, "weights", np.array(self.weights, np.float64))
-        self.weights.flags.writeable = False
+        # Copies, so that nobody changes the weights that the sensitivity was computed from, or
+        # writes secrets into the candidates.
+        for name in ("weights", "candidates"):
+            object.__setattr__(self, name, np.array(getattr(self, name), np.float64))
+            getattr(self, name).flags.writeable = False
         if len(self.candidates) != len(self.weights) or not np.isfinite(self.weights).all():
             raise ValueError("every candidate needs one row of finite weights")
         if self.weights.shape[1] > MOST:
@@ -144,6 +146,7 @@ class ChoiceRelease(Declared):
         Raises:
             PrivacyError: the budget does not cover it, or the ledger is another one's.
         """
+        plan = replace(self)  # arrays of a copy by `deepcopy` or `pickle` could still be changed
         generators = noise.GeneratorSource(noise_seed)
         statement = StreamStatement(
             name=self.name,
@@ -158,11 +161,11 @@ class ChoiceRelease(Declared):
             protects=self.protects,
             does_not_protect=self.does_not_protect,
             assumptions=(*self.assumptions, NOISY_MAXIMUM.assumption()),
-            choice=self.mechanism,
+            choice=plan.mechanism,
         )
         stream = ledger.open_stream(statement)
         path = folder and release_file(folder, ledger.run_id, stream.index, 0)
-        return OpenChoiceRelease(self, stream, generators, path)
+        return OpenChoiceRelease(plan, stream, generators, path)
 
 
 class OpenChoiceRelease:

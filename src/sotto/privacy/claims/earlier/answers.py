@@ -3,7 +3,15 @@
 from sotto.privacy.claims import answers
 from sotto.privacy.claims.claim import Claim
 
+DISJOINT_1 = answers.DISJOINT.before(
+    1,
+    "the {teachers} teachers were trained on disjoint sets of people, each without anything "
+    "computed from another's data",
+    "you made the shards; hyper-parameters must not come from the people's data",
+)
+
 OF_ANSWERS: tuple[Claim, ...] = (
+    DISJOINT_1,
     answers.OBSERVATIONS.before(
         1,
         "each observation, against any other within L2 distance {radius} of it; answers to "

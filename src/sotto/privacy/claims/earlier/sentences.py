@@ -240,6 +240,16 @@ PRESENT: tuple[Claim, ...] = (
         "paid for.",
     ),
     rewards.KEPT.before(
+        4,
+        "Everything computed from rewards leaves only through releases. Exact values, parameters "
+        "fitted to rewards, and the noise itself stay secret. Where transitions are protected, a "
+        "number always stands for the reward of the same transition, no reward has two numbers, "
+        "and what is handed over for a number was computed from that reward, public facts and "
+        "releases alone. Nobody goes on with a copy of this ledger or of a released function's "
+        "file, or with an earlier state of them: each copy counts its own releases only. A "
+        "released function goes on with the same secret function.",
+    ),
+    rewards.KEPT.before(
         3,
         "Everything computed from rewards leaves only through releases. Exact values, parameters "
         "fitted to rewards, and the noise itself stay secret. Nobody goes on with a copy of this "

@@ -19,6 +19,7 @@ from sotto.privacy.claims.conditions import (
     of_answers,
 )
 from sotto.privacy.claims.earlier import sentences
+from sotto.privacy.claims.earlier.answers import DISJOINT_1
 
 _SOURCE = "noise was AES-128 in counter mode already, keyed through numpy's SeedSequence"
 
@@ -222,7 +223,7 @@ _IN_ORDER: tuple[Claim, ...] = (
     # Answers of a teacher.
     answers.LIPSCHITZ,
     answers.WITHIN,
-    answers.DISJOINT,
+    DISJOINT_1,
     Claim(
         "distance.mean",
         "code",
