@@ -13,7 +13,6 @@ from sotto.runs.guarantees import Guarantee
 from sotto.runs.report import figures
 from sotto.runs.report.comparison import (
     ADD_UP,
-    INCOMPARABLE,
     names,
     note,
     rows,
@@ -61,32 +60,38 @@ def test_a_statement_is_whole() -> None:
 @pytest.mark.parametrize(
     ("other", "differ"),
     [
-        (proved(5, 1e-4, PERSON), False),
-        (proved(0.9, 1e-5, PERSON), True),
-        (proved(0.9, 1e-4, TRANSITION), True),
-        (proved(0.9, 1e-4, Unit(kind="trajectory", adjacency=Adjacency.REPLACE_ONE)), True),
-        (Guarantee("not private", "It protects nobody."), False),
+        (proved(5, 1e-4, PERSON), ""),
+        (proved(0.9, 1e-5, PERSON), "deltas"),
+        (proved(0.9, 1e-5, TRANSITION), "units of privacy and adjacencies and deltas"),
+        (
+            proved(0.9, 1e-4, Unit(kind="trajectory", adjacency=Adjacency.REPLACE_ONE)),
+            "adjacencies",
+        ),
+        (Guarantee("not private", "It protects nobody."), ""),
     ],
 )
 def test_epsilons_of_other_quantities_are_said_not_to_be_comparable(
-    one: Summary, other: Guarantee, differ: bool, tmp_path: Path
+    one: Summary, other: Guarantee, differ: str, tmp_path: Path
 ) -> None:
     two = replace(one, path=one.path.with_name("two"), guarantee=other)
-    assert note([one, two]) == (f"{INCOMPARABLE} {ADD_UP}" if differ else ADD_UP)
+    said = f"These epsilons cannot be compared: their {differ} differ. {ADD_UP}"
+    assert note([one, two]) == (said if differ else ADD_UP)
     page = tmp_path / "page.html"
     for write in (
         lambda: write_comparison([one, two], page),
         lambda: write_gallery([one, two], one.path.parent, page),
     ):
         write()
-        assert ("cannot be compared" in page.read_text()) == differ
+        assert ("cannot be compared" in page.read_text()) == bool(differ)
         assert ("It protects nobody." in page.read_text()) == (not other.proved)
 
 
 def test_functions_within_other_radii_are_other_quantities(one: Summary) -> None:
     near, far = (replace(one, guarantee=proved(1, 0, FUNCTION, x)) for x in (0.1, 0.2))
     assert note([near, near]) == ADD_UP
-    assert note([near, far]).startswith(INCOMPARABLE)
+    assert note([near, far]).startswith(
+        "These epsilons cannot be compared: their distances differ."
+    )
 
 
 def test_ratings_and_returns_are_in_no_common_figure(one: Summary, tmp_path: Path) -> None:

@@ -57,11 +57,6 @@ class Guarantee:
         within = "" if self.distance is None else f", within {at_most(self.distance, 6)}"
         return f"{guarantee(self.epsilon, self.delta)} for {self.unit.brief}{within}"
 
-    @property
-    def about(self) -> tuple[Unit | None, float | None, float | None]:
-        """Values that two runs must have in common before their epsilons can be compared."""
-        return self.unit, self.distance, self.delta
-
     def as_json(self) -> dict[str, Any]:
         """Returns the guarantee as JSON values."""
         return {

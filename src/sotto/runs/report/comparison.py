@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from matplotlib.artist import Artist
@@ -26,12 +26,6 @@ ADD_UP = (
     "the same people reveals a result of all of them."
 )
 """The warning that a reader of several certificates needs."""
-
-INCOMPARABLE = (
-    "These epsilons cannot be compared: their units of privacy, adjacencies, distances or deltas "
-    "differ."
-)
-"""The sentence about runs whose epsilons are different quantities."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#767676", "#000000")
 
@@ -52,8 +46,15 @@ class Measure(NamedTuple):
 
 def note(summaries: Sequence[Summary]) -> str:
     """Returns the warnings that a reader of these runs' certificates needs."""
-    about = {one.guarantee.about for one in summaries if one.guarantee.proved}
-    return f"{INCOMPARABLE} {ADD_UP}" if len(about) > 1 else ADD_UP
+    found = [one.guarantee for one in summaries if one.guarantee.proved]
+    different: dict[str, set[Any]] = {
+        "units of privacy": {one.unit and one.unit.kind for one in found},
+        "adjacencies": {one.unit and one.unit.adjacency for one in found},
+        "distances": {one.distance for one in found},
+        "deltas": {one.delta for one in found},
+    }
+    named = " and ".join(what for what, values in different.items() if len(values) > 1)
+    return f"These epsilons cannot be compared: their {named} differ. {ADD_UP}" if named else ADD_UP
 
 
 def names(summaries: Sequence[Summary]) -> list[str]:
