@@ -28,7 +28,7 @@ from sotto.privacy.units import Unit
 from sotto.runs import start
 from sotto.runs.directory import Experiment, resume_command
 from sotto.runs.registry import algorithm_named, config_from_json, former_names
-from sotto.runs.seeds import sharing
+from sotto.runs.seeds import sharing, weakest
 from sotto.runs.summaries import task
 from sotto.runs.trackers import TrackerName, tracker
 from sotto.runs.training import Update, train
@@ -234,7 +234,7 @@ def _summary(
     if experiment.settings.ledger is None:
         return summary
     ledgers = [run.open_ledger() for run in experiment.runs]
-    worst = max((derive(ledger) for ledger in ledgers), key=lambda one: one.epsilon)
+    worst = weakest(map(derive, ledgers))
     summary |= {"epsilon": worst.epsilon, "delta": worst.delta, "status": worst.status}
     summary |= {"unit": worst.unit.kind, "adjacency": worst.unit.adjacency}
     if len(ledgers) > 1:

@@ -18,6 +18,7 @@ from sotto.runs.agents.agent import Agent, load
 from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
 from sotto.runs.metrics import read
 from sotto.runs.registry import algorithm_of
+from sotto.runs.seeds import weakest
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class TrainedRun:
         found = self.certificates
         if not found:
             raise ValueError(f"{self.path} protects nobody; it has no certificate")
-        return max(found, key=lambda one: (one.status != "proved", one.epsilon))
+        return weakest(found)
 
     @property
     def returns(self) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from sotto.privacy.errors import PrivacyError
 from sotto.privacy.units import Unit
 from sotto.runs.directory import Experiment
 from sotto.runs.registry import algorithm_named, config_from_json
-from sotto.runs.seeds import sharing
+from sotto.runs.seeds import sharing, weakest
 
 UNKNOWN = "unknown"
 """Status of a run whose ledger cannot be read."""
@@ -85,7 +85,7 @@ def guarantee_of(experiment: Experiment) -> Guarantee:
         shared = sharing(settings, ledgers) if len(ledgers) > 1 else None
     except (RunError, PrivacyError) as error:
         return Guarantee(UNKNOWN, str(error))
-    worst = max(found, key=lambda one: (one.status != "proved", one.epsilon))
+    worst = weakest(found)
     epsilon = worst.epsilon if shared is None or shared.epsilon is None else shared.epsilon
     if worst.status != "proved" or not math.isfinite(epsilon):
         jointly = " of all seeds together" if worst.status == "proved" else ""

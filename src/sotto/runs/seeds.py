@@ -7,12 +7,13 @@ ledgers are composed as if they were one.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sotto.algorithms.base import AnyLedger
 from sotto.privacy.bounds import guarantee
 from sotto.privacy.certificates.joint import together
+from sotto.privacy.certificates.model import Certificate
 from sotto.runs.directory import RunSettings
 from sotto.runs.registry import algorithm_named, config_from_json
 
@@ -31,6 +32,11 @@ class Sharing:
 
     words: str
     epsilon: float | None
+
+
+def weakest(certificates: Iterable[Certificate]) -> Certificate:
+    """Returns the certificate that promises least: one of which nothing is proved comes first."""
+    return max(certificates, key=lambda one: (one.status != "proved", one.epsilon))
 
 
 def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:

@@ -20,7 +20,7 @@ from sotto.runs.directory import Experiment, Run
 from sotto.runs.metrics import Line, read
 from sotto.runs.registry import algorithm_named, config_from_json
 from sotto.runs.report import elements, figures, learning
-from sotto.runs.seeds import Sharing, sharing
+from sotto.runs.seeds import Sharing, sharing, weakest
 from sotto.runs.summaries import shown_setting
 
 _UNPROVED = "Nothing is proved, so no charge is shown."
@@ -68,7 +68,7 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
         *learning.learning(path / "figures", lines, algorithm.words, algorithm.unevaluated(config)),
         *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
         *(_seeds(runs, lines, certificates, shared) if len(runs) > 1 else ()),
-        *(certificate_in_words(_worst(certificates), len(runs)) if certificates else ()),
+        *(certificate_in_words(weakest(certificates), len(runs)) if certificates else ()),
         elements.heading("Settings"),
         elements.settings(
             {name: shown_setting(one) for name, one in runs[0].settings.config.items()}
@@ -116,7 +116,7 @@ def _card(
             f'<div class="card bad"><div class="status">{escape(status[:1].upper() + status[1:])}'
             f"</div><p>{escape(why)}</p></div>"
         )
-    worst = _worst(certificates)
+    worst = weakest(certificates)
     status, sentence = standing(worst)
     if worst.status == "proved":
         sentence = worst.unit_sentence  # the numbers are in large, and of all seeds together
@@ -137,11 +137,6 @@ def _card(
         f"{several}</small></div>"
         f"<p>{escape(sentence[0].upper() + sentence[1:])}</p></div>"
     )
-
-
-def _worst(certificates: Sequence[Certificate]) -> Certificate:
-    """Returns the weakest certificate."""
-    return max(certificates, key=lambda one: (one.status != "proved", one.epsilon))
 
 
 def _numbers(
@@ -176,7 +171,7 @@ def _pictures(
     """Draws every figure on privacy for which there are data, and returns the HTML."""
     if not certificates:
         return []
-    certificate = _worst(certificates)
+    certificate = weakest(certificates)
     if certificate.answers is not None:
         budget = (
             "Epsilon charged for the teacher's answers",
