@@ -31,9 +31,13 @@ def alike(statement: AnswerStatement, function: Rows | None = None) -> TeacherRo
         return np.full((len(observations), actions), 1 / actions)
 
     teachers = distance.teachers if isinstance(distance, TrainingShards) else 1
-    asked = Unasked(actions) if function is Unasked else function or uniform
-    # No two teachers may have the same function, so each has its number.
-    return RowsOf([lambda points, _=i: asked(points) for i in range(teachers)], actions, size)
+
+    def numbered(number: int) -> Rows:
+        """Returns the function of one teacher, for no two may have the same."""
+        own = Unasked(actions) if function is Unasked else function or uniform
+        return lambda points, _=number: own(points)
+
+    return RowsOf([numbered(i) for i in range(teachers)], actions, size)
 
 
 def ask(
