@@ -100,7 +100,7 @@ class Chain(ABC):
                 for entry in self._inserted:
                     entries.require_kept(connection, entry)
             for entry in self._inserted:
-                self._append(entry)
+                self._append(entry, json.loads(entry.payload))
 
     def _insert(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> Entry:
         """Adds the one entry of a transaction of `_alone`."""
@@ -122,8 +122,9 @@ class Chain(ABC):
             try:
                 if (entry.kind == "create") != (entry.sequence == 0):
                     raise ValueError(f"an entry of kind {entry.kind!r} is out of place")
-                self._check(entry, json.loads(entry.payload))
-                self._append(entry)
+                contents = json.loads(entry.payload)
+                self._check(entry, contents)
+                self._append(entry, contents)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 if entry.kind == "create" and isinstance(error, LedgerMismatch):
                     raise
@@ -132,8 +133,8 @@ class Chain(ABC):
                     "restore it from a backup"
                 ) from error
 
-    def _append(self, entry: Entry) -> None:
-        self._add_up(entry, json.loads(entry.payload))
+    def _append(self, entry: Entry, contents: dict[str, Any]) -> None:
+        self._add_up(entry, contents)
         self.head_hash, self._next_sequence = entry.hash, entry.sequence + 1
 
     @abstractmethod

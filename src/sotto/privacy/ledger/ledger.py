@@ -10,13 +10,14 @@ release stays.
 Entries hold statements, enrolment numbers and counts: no data, no parameters, no noise keys.
 """
 
+import json
 import os
 import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -57,7 +58,7 @@ class Ledger(Chain):
             them; None for a ledger that shares no budget.
     """
 
-    name: ClassVar[str] = "the ledger"
+    name = "the ledger"
     created: str
     versions: dict[str, str]
     joined: Said | None
@@ -305,7 +306,7 @@ class Ledger(Chain):
         # A forked process is another writer, although it has our name.
         entry = self._next(kind, contents | {"writer": f"{self._writer}-{os.getpid()}"})
         entries.append(self._engine, entry)
-        self._append(entry)
+        self._append(entry, json.loads(entry.payload))
 
     def _check(self, entry: Entry, contents: dict[str, Any]) -> None:
         if entry.kind == "create" and contents["format"] != _FORMAT:
