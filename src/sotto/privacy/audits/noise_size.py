@@ -79,13 +79,14 @@ class Measurement:
         took_part: whether each canary took part.
         scores: of each canary, positive where it seems to have taken part.
         parts: the numbers of each part. The same canary has the largest norm in all of them.
-        combined: the combination of releases with the least noise; None for a single release.
+        combined: the same of the combination of releases with the least noise; empty for a single
+            release.
     """
 
     took_part: Bool[np.ndarray, " canaries"]
     scores: Float[np.ndarray, " canaries"]
     parts: tuple[Sample, ...]
-    combined: Sample | None
+    combined: tuple[Sample, ...]
 
     @property
     def expected(self) -> Float[np.ndarray, " n"]:
@@ -123,11 +124,11 @@ def can_measure(auditable: Auditable) -> bool:
 
 def epsilon_lower(found: Measurement, delta: float, confidence: float) -> float:
     """Returns the lower bound on epsilon at delta that presumes Gaussian noise."""
-    ways = 1 if found.combined is None else 2
-    each = 1 - (1 - confidence) / (ways * len(found.parts))
-    shift = math.hypot(*(one.shift_lower(each) for one in found.parts))
-    if found.combined is not None:
-        shift = max(shift, found.combined.shift_lower(1 - (1 - confidence) / ways))
+    each = 1 - (1 - confidence) / (len(found.parts) + len(found.combined))
+    shift = max(
+        math.hypot(*(one.shift_lower(each) for one in parts))
+        for parts in (found.parts, found.combined)
+    )
     return epsilon_of_shift(shift, delta) if math.isfinite(shift) else math.inf
 
 
@@ -204,24 +205,28 @@ def _combined(
     expected: dict[str, Float[np.ndarray, "releases _"]],
     seen: dict[str, Float[np.ndarray, "releases _"]],
     scales: dict[str, float],
-) -> Sample | None:
+) -> tuple[Sample, ...]:
     """Returns the odd columns of the combination that has the least noise in the even ones."""
     releases = min(len(owners), _MOST_COMBINED)
-    x, y = (
-        np.concatenate([one[name][:releases] for name in scales], axis=1)
+    if releases < 2:
+        return ()
+    even_x, even_y = (
+        np.concatenate([one[name][:releases, ::2] for name in scales], axis=1)
         for one in (expected, seen)
     )
-    if releases < 2 or x.shape[1] < 2:
-        return None
-    even_x, even_y = x[:, ::2], y[:, ::2]
     along = np.vdot(even_x, even_y) / max(np.vdot(even_x, even_x), np.finfo(float).tiny)
     rest = even_y - along * even_x
     least = np.linalg.eigh(rest @ rest.T)[1][:, 0]  # eigenvalues ascend
     person, most = _strongest(owners, whitening, np.pad(least, (0, len(owners) - releases)))
     own = planted.contribution(jnp.int32(person))
-    columns = np.concatenate([np.asarray(own[name], np.float64) / scales[name] for name in scales])
-    largest = most * float(np.linalg.norm(columns[1::2]))
-    return Sample(least @ x[:, 1::2], least @ y[:, 1::2], largest)
+    return tuple(
+        Sample(
+            least @ expected[name][:releases, 1::2],
+            least @ seen[name][:releases, 1::2],
+            most * float(np.linalg.norm(np.asarray(own[name], np.float64)[1::2])) / scale,
+        )
+        for name, scale in scales.items()
+    )
 
 
 def _owners(auditable: Auditable) -> Int[np.ndarray, "releases slots"] | None:
