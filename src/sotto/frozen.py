@@ -45,7 +45,8 @@ class Declared:
     otherwise make a declaration say something else the second time. So would a class that is
     derived from `float`, `str` or a model of sotto, whose methods may be anything, or an array with
     one number, which can be changed: numbers and texts become Python's, and models must be sotto's
-    own. Every field except an array is then checked against its type.
+    own. Every field except an array is then checked against its type. A copy by `copy` or `pickle`
+    is made anew, and is checked as well.
 
     Raises:
         ValueError: a tuple is given as text, a text as something else, a model is of another
@@ -69,6 +70,9 @@ class Declared:
                 except ValidationError as error:
                     raise ValueError(f"{one.name}: {first_problem(error, whole='it')}") from error
             object.__setattr__(self, one.name, given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, one.name) for one in fields(self))
 
 
 @cache

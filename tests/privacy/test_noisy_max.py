@@ -337,8 +337,10 @@ def test_an_open_choice_does_not_change(tmp_path: Path, copied: Any) -> None:
     candidates = np.array(CHOICE.candidates)
     plan = copied(replace(CHOICE, candidates=candidates))
     stream = plan.open(new_ledger(tmp_path))
-    for changed in (candidates, plan.candidates, plan.weights):  # a copy's arrays can be changed
-        changed *= 1000
+    candidates *= 1000
+    for array in (plan.candidates, plan.weights):
+        with pytest.raises(ValueError, match="read-only"):
+            array *= 1000
     released = stream.release(np.zeros(3)).values
     assert any(np.array_equal(released, one) for one in CHOICE.candidates)
     assert stream.statement.choice == CHOICE.mechanism == stream._release.mechanism

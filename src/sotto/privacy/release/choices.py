@@ -19,7 +19,7 @@ Guarantee:
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -146,7 +146,6 @@ class ChoiceRelease(Declared):
         Raises:
             PrivacyError: the budget does not cover it, or the ledger is another one's.
         """
-        plan = replace(self)  # arrays of a copy by `deepcopy` or `pickle` could still be changed
         generators = noise.GeneratorSource(noise_seed)
         statement = StreamStatement(
             name=self.name,
@@ -161,11 +160,11 @@ class ChoiceRelease(Declared):
             protects=self.protects,
             does_not_protect=self.does_not_protect,
             assumptions=(*self.assumptions, NOISY_MAXIMUM.assumption()),
-            choice=plan.mechanism,
+            choice=self.mechanism,
         )
         stream = ledger.open_stream(statement)
         path = folder and release_file(folder, ledger.run_id, stream.index, 0)
-        return OpenChoiceRelease(plan, stream, generators, path)
+        return OpenChoiceRelease(self, stream, generators, path)
 
 
 class OpenChoiceRelease:
