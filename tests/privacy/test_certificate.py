@@ -91,14 +91,28 @@ def test_words_that_sotto_does_not_know_stand_apart(tmp_path: Path) -> None:
     certificate = derive(ledger_of(tmp_path / "ledger", one))
     found = dict(sections(certificate))
     assert certificate.status == "proved"
-    assert found[QUOTED] == (
+    assert [words for words, _ in found[QUOTED]] == [
         "Protected: Everybody, for ever.",
         "Enforced by its code: No person has two numbers. (passports)",
-    )
+    ]
     assert known.words({}) in str(found["Enforced by the code"])
     others = [lines for title, lines in found.items() if title != QUOTED]
-    assert not any("for ever" in line or "passports" in line for lines in others for line in lines)
+    assert not any("for ever" in str(lines) or "passports" in str(lines) for lines in others)
     assert QUOTED in text_of(certificate)
+
+
+def test_duties_stand_apart_from_what_is_taken_for_granted_and_terms_are_explained(
+    tmp_path: Path,
+) -> None:
+    found = dict(sections(derive(ledger_of(tmp_path / "ledger", statement()))))
+    duties, granted = found["Duties of whoever runs this"], found["Taken for granted"]
+    assert (streams.RANDOM.words({}), streams.RANDOM.how) in granted
+    assert (streams.UNCHANGED.words({}), streams.UNCHANGED.how) in duties
+    assert not set(duties) & set(granted)
+    order = list(found)
+    assert order.index("Duties of whoever runs this") < order.index("Enforced by the code")
+    terms = [words for words, _ in found["Terms"]]
+    assert [one.split(":")[0] for one in terms] == ["Release", "Stream", "Slot", "Ledger"]
 
 
 def test_a_withheld_time_is_not_printed_as_a_date(tmp_path: Path) -> None:
@@ -140,7 +154,7 @@ def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
         assert topic in text
     for topic in ("Timing", "integers on a public grid", "simulated"):
         assert topic in text
-    own = ("Protected: Every state, action and reward.", "Up to you: A. (B.)")
+    own = ("Protected: Every state, action and reward.", "Up to whoever runs it: A. (B.)")
     assert certificate.quoted == own
     assert any("other runs" in line for line in certificate.does_not_protect)
     real = derive(ledger_of(tmp_path / "real", statement(population="real")))

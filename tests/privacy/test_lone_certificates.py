@@ -121,7 +121,7 @@ def test_a_choice_is_verified_with_sotto_and_without(tmp_path: Path) -> None:
         wrong = changed(path, change)
         assert (verify_file(wrong).status, check(wrong)) == ("false", 1)
     released = dict(sections(derive(ledger)))["Released"]
-    assert "of 2 candidates, sensitivity 0.100001, epsilon 0.9 with" in released[0]
+    assert "of 2 candidates, sensitivity 0.100001, epsilon 0.9 with" in released[0][0]
 
 
 def test_the_checker_says_that_an_authors_sentences_are_not_checked(tmp_path: Path, capsys) -> None:

@@ -62,7 +62,7 @@ def test_a_proved_certificate_says_everything_that_a_reader_needs(file: Path) ->
     assert "zero-out adjacency" in facts["Unit"]
     assert len(facts["Its SHA-256"]) == 64
     titles = [title for title, _ in page.sections]
-    assert {"Protected", "Releases", "Duties of whoever runs this", "How to check it"} <= {*titles}
+    assert {"Protected", "Released", "Duties of whoever runs this", "How to check it"} <= {*titles}
     assert pages(pdf(page)) == 1
 
 
@@ -147,7 +147,7 @@ def test_long_files_take_few_pages(file: Path) -> None:
     named = stored.model_copy(update={"streams": streams, "run_id": "long name " * 2000})
     page = page_of_certificate(named, file)
     assert pages(pdf(page)) <= 2
-    releases = dict(page.sections)["Releases"]
+    releases = dict(page.sections)["Released"]
     assert releases[-1] == "... and 486 more, which the file lists"
     assert page.title.endswith("... (cut)")
     assert page_of_certificate(stored, file).title.endswith(stored.run_id)

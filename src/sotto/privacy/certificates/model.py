@@ -42,7 +42,7 @@ _SECTIONS = {
     "protects": "Protected",
     "does-not-protect": "Not protected",
     "code": "Enforced by its code",
-    "user": "Up to you",
+    "user": "Up to whoever runs it",
 }
 
 _CURVE_DELTAS = tuple(float(f"{m}e-{k}") for k in range(10, 1, -1) for m in (1, 3))

@@ -1,6 +1,8 @@
 """Certificates as text in plain words."""
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Literal
 
 from rich.console import Group, RenderableType
@@ -20,6 +22,7 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.bounds import at_most, guarantee, percent
 from sotto.privacy.certificates.check import AnyCertificate
 from sotto.privacy.certificates.model import Certificate, CertifiedAnswers, CertifiedStream
+from sotto.privacy.claims import Reference
 from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
@@ -27,6 +30,20 @@ from sotto.privacy.statements import Returning
 
 QUOTED = "In the words of the algorithm's author, which sotto does not check"
 """Title of sentences that are not in the catalogue. No proof stands behind them."""
+
+Line = tuple[str, str]
+"""A sentence of a certificate, and for an assumption how it is ensured; else an empty text."""
+
+TERMS = {
+    r"\busers?\b": "User: a person whose data the training uses.",
+    r"\breleases?\b": "Release: a noisy result. Only releases may be published or used further.",
+    r"\bstreams?\b": "Stream: a series of releases that is planned before the first of them.",
+    r"\bslots?\b": "Slot: the place of one person in a release. An absent person's slot counts as "
+    "zero.",
+    r"\bledgers?\b": "Ledger: the record of all releases and of who took part in each. Entries are "
+    "only added.",
+}
+"""Terms of certificates by a pattern that finds them, each with what it means."""
 
 
 def render(certificate: Certificate) -> RenderableType:
@@ -46,7 +63,10 @@ def render(certificate: Certificate) -> RenderableType:
     for title, lines in sections(c):
         if lines:
             parts += [Text(""), Text(title, style="bold")]
-            parts += [Padding(Text(f"- {visible(line)}"), (0, 0, 0, 2)) for line in lines]
+        for sentence, how in lines:
+            parts.append(Padding(Text(f"- {visible(sentence)}"), (0, 0, 0, 2)))
+            if how:
+                parts.append(Padding(Text(visible(how), style="dim"), (0, 0, 0, 6)))
     software = ", ".join(f"{name} {number}" for name, number in c.versions.items())
     persons = "" if c.answers else f"{c.unit.counted(c.persons)}. "
     parts += [
@@ -58,18 +78,22 @@ def render(certificate: Certificate) -> RenderableType:
     return Group(*parts)
 
 
-def sections(c: AnyCertificate) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def sections(c: AnyCertificate) -> tuple[tuple[str, tuple[Line, ...]], ...]:
     """Returns the lists of sentences in a certificate, each with its title; some are empty."""
-    return (
-        ("Protected", c.protects if c.status == "proved" else ()),
-        ("Not protected", c.does_not_protect),
-        ("Steps that are not private", tuple(f"{gap.name}: {gap.why}" for gap in c.gaps)),
+    found: list[tuple[str, tuple[Line, ...]]] = [
+        ("Protected", _alone(c.protects if c.status == "proved" else ())),
+        ("Not protected", _alone(c.does_not_protect)),
+        ("Steps that are not private", tuple((f"{gap.name}: {gap.why}", "") for gap in c.gaps)),
+        ("Duties of whoever runs this", _assumed(c, "user", granted=False)),
+        ("Taken for granted", _assumed(c, "user", granted=True)),
         ("Enforced by the code", _assumed(c, "code")),
-        ("Up to you", _assumed(c, "user")),
-        (QUOTED, c.quoted if isinstance(c, Certificate) else ()),
-        ("Released", tuple(map(_stream_line, c.streams)) + _answer_lines(c)),
-        ("What each student learns alone", _student_lines(c)),
-    )
+        (QUOTED, _alone(c.quoted if isinstance(c, Certificate) else ())),
+        ("Released", _alone((*map(_stream_line, c.streams), *_answer_lines(c)))),
+        ("What each student learns alone", _alone(_student_lines(c))),
+    ]
+    said = " ".join([unit_sentence(c), *(words for _, lines in found for words in sum(lines, ()))])
+    terms = tuple(meaning for term, meaning in TERMS.items() if re.search(term, said, re.I))
+    return (*found, ("Terms", _alone(terms)))
 
 
 def unit_sentence(c: AnyCertificate) -> str:
@@ -178,8 +202,18 @@ def _accuracy(epsilon: float, delta: float) -> float:
     return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
 
 
-def _assumed(c: AnyCertificate, by: Literal["code", "user"]) -> tuple[str, ...]:
-    return tuple(f"{a.statement} ({a.how})" for a in c.assumptions if a.enforced_by == by)
+def _alone(sentences: Iterable[str]) -> tuple[Line, ...]:
+    return tuple((one, "") for one in sentences)
+
+
+def _assumed(
+    c: AnyCertificate, by: Literal["code", "user"], granted: bool = False
+) -> tuple[Line, ...]:
+    """Returns the assumptions of a section; those of schema 1 have words only, and are duties."""
+    if isinstance(c, Certificate):
+        known = [one for one in c.claims if isinstance(one, Reference) and one.section == by]
+        return tuple((one.sentence, one.how) for one in known if one.granted == granted)
+    return tuple((a.statement, a.how) for a in c.assumptions if a.enforced_by == by and not granted)
 
 
 def _stream_line(stream: CertifiedStream) -> str:

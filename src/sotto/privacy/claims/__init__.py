@@ -181,6 +181,11 @@ class Reference(FrozenModel):
         return self._claim.how
 
     @property
+    def granted(self) -> bool:
+        """Whether its words of today are taken for granted (`Claim.granted`)."""
+        return any(one.granted for one in DEFINED if one.identifier == self.claim)
+
+    @property
     def _claim(self) -> Claim:
         return by_name()[self.claim, self.version]
 

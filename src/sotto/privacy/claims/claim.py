@@ -84,6 +84,8 @@ class Claim:
             statement brings, in words.
         numbers: function that gives the values for the names in braces.
         untrue: for an earlier version, what was untrue in it; empty if only words changed.
+        granted: for an assumption in the section "user", whether the proof takes it for granted;
+            else it is a duty of whoever runs the training.
     """
 
     identifier: str
@@ -94,6 +96,7 @@ class Claim:
     holds: Condition | None = None
     numbers: Callable[[LedgerFacts], dict[str, str]] = lambda _: {}
     untrue: str = ""
+    granted: bool = False
 
     def words(self, numbers: Mapping[str, str]) -> str:
         """Returns the sentence with its numbers.

@@ -115,6 +115,7 @@ HONEST_DEVICES = Claim(
     version=2,
     holds=_in_shares,
     numbers=_trusted,
+    granted=True,
 )
 MASKS = Claim(
     "shares.masks",
@@ -128,4 +129,5 @@ MASKS = Claim(
     version=2,
     holds=_in_shares,
     numbers=_colluding,
+    granted=True,
 )

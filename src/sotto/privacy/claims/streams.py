@@ -153,6 +153,7 @@ SCALED = Claim(
     "open a new stream with a version that draws noise on the grid, for which this is proved",
     version=2,
     holds=both(some(_scaled), has_noise),
+    granted=True,
 )
 SCALED_VALUES = Claim(
     "noise.scaled-values",
@@ -174,6 +175,7 @@ RANDOM = Claim(
     "keys, or the machine's entropy",
     version=3,
     holds=has_noise,
+    granted=True,
 )
 # mechanisms/correlated.py, release/draws.py
 CORRELATED = Claim(
@@ -212,6 +214,7 @@ FAILURE = Claim(
     "reason; epsilon does not cover this",
     version=2,
     holds=some(lambda one: one.population == "real"),
+    granted=True,
 )
 SIMULATED = Claim(
     "population.simulated",
@@ -278,6 +281,7 @@ SAMPLED_PLACES = Claim(
     "nothing can be told from that.",
     "keep the numbers that contributions are computed from of order one, so that no large numbers "
     "cancel",
+    granted=True,
 )
 # algorithms/dppg/gymnasium_users.py
 NO_MEMORY = Claim(

@@ -173,8 +173,10 @@ def _file(file: Path) -> list[tuple[str, str]]:
 
 
 def _sentences(c: AnyCertificate) -> list[tuple[str, tuple[str, ...]]]:
-    titles = {"Up to you": "Duties of whoever runs this", "Released": "Releases"}
-    return [(titles.get(title, title), lines) for title, lines in sections(c)]
+    return [
+        (title, tuple(f"{sentence} ({how})" if how else sentence for sentence, how in lines))
+        for title, lines in sections(c)
+    ]
 
 
 def _signed(key: Path | None) -> list[str]:

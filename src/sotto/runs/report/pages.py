@@ -279,7 +279,7 @@ def certificate_in_words(c: Certificate, seeds: int) -> list[str]:
     return [
         elements.heading("The certificate in words"),
         *(elements.paragraph(one) for one in opening if one),
-        *(elements.bullets(title, [(one, "") for one in lines]) for title, lines in sections(c)),
+        *(elements.bullets(title, lines) for title, lines in sections(c)),
         elements.paragraph(f"Computed by: {c.method}. {head}", soft=True),
         elements.paragraph("Verify it with: sotto certificate RUN --verify", soft=True),
     ]
