@@ -11,6 +11,7 @@ import pytest
 from sotto.cli import main
 from sotto.privacy.certificates.check import read
 from sotto.privacy.certificates.lone import FileVerification, verify_file
+from sotto.privacy.claims import by_name
 from sotto.runs.printed.files import html, writer
 from sotto.runs.printed.page import Page, left_to_right, page_of_certificate, page_of_verification
 
@@ -148,9 +149,16 @@ def test_long_files_take_few_pages(file: Path) -> None:
     page = page_of_certificate(named, file)
     assert pages(pdf(page)) <= 2
     releases = dict(page.sections)["Released"]
-    assert releases[-1] == "... and 486 more, which the file lists"
+    assert releases[-1] == "... and 460 more, which the file lists"
     assert page.title.endswith("... (cut)")
     assert page_of_certificate(stored, file).title.endswith(stored.run_id)
+
+
+def test_no_sentence_of_the_catalogue_is_cut() -> None:
+    """A duty was cut after 600 characters, so whoever signed the page had not read its end."""
+    for claim in by_name().values():
+        line = f"{claim.sentence} ({claim.how})"
+        assert left_to_right(line) == line
 
 
 def test_a_page_that_cannot_be_written_is_noticed_before_the_work(

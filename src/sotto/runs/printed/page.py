@@ -21,9 +21,10 @@ from sotto.privacy.certificates.text import (
 )
 from sotto.privacy.described.findings import FINDINGS
 
-_LONGEST = 600
-"""Most characters of one line: a file from a stranger cannot make the page endless."""
-_LINES = 14
+_LONGEST = 1200
+"""Most characters of one line: a file from a stranger cannot make the page endless. Every sentence
+of the catalogue is shorter."""
+_LINES = 40
 """Most lines of one section."""
 
 

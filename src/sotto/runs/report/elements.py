@@ -18,6 +18,7 @@ h2 { font-size: 19px; margin: 44px 0 10px; padding-top: 18px; border-top: 1px so
 h3 { font-size: 15px; margin: 20px 0 4px; }
 p { margin: 8px 0; }
 .soft, figcaption, .how { color: var(--soft); font-size: 14px; }
+li .how { display: block; }
 .card { margin: 24px 0 8px; padding: 20px 24px; border: 1px solid var(--line);
         border-left: 5px solid var(--good); border-radius: 8px; background: #fafcfb; }
 .card.bad { border-left-color: var(--bad); background: #fdf9f7; }
