@@ -119,7 +119,7 @@ def test_nothing_is_released_that_could_not_be_charged(tmp_path: Path, monkeypat
     monkeypatch.setattr(stream._stream, "charge", unavailable)
     with pytest.raises(LedgerUnavailable):
         stream.release_function(own, 2)
-    assert asked == [[0.0]]  # for its shape
+    assert asked == [[0.0], [0.0]]  # for its shape, and whether it has one value
     assert not list(tmp_path.glob("*.values"))
 
 
@@ -130,6 +130,9 @@ def test_a_mistake_of_a_function_is_noticed_before_the_charge(tmp_path: Path) ->
         stream.release_function(lambda points: np.ones((len(points), 7)), 2)
     with pytest.raises(ZeroDivisionError):
         stream.release_function(lambda points: 1 / 0, 2)
+    numbers = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="two different rows at zero"):
+        stream.release_function(lambda points: numbers.normal(size=(len(points), 2)), 2)
     assert ledger.streams[0].releases == 0
 
 

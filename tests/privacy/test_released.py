@@ -394,7 +394,7 @@ def test_a_secret_that_fails_answers_for_the_last_time(failure: type[BaseExcepti
 
     function = seeded(secret)
     before, failing = function(np.array([0.5])), True
-    with pytest.raises(PrivacyError, match="failed, and answers at no new point any more") as told:
+    with pytest.raises(PrivacyError, match="failed, or has changed, and answers") as told:
         function(np.array([0.25]))
     assert told.value.__cause__ is None
     assert "the secret'" not in str(told.value)
@@ -408,7 +408,7 @@ def test_a_secret_that_fails_answers_for_the_last_time(failure: type[BaseExcepti
 def test_rows_that_are_no_real_numbers_are_refused_as_errors_are(kind: type) -> None:
     """Complex ones were made real, with a warning."""
     function = seeded(lambda points: np.zeros((len(points), 1), kind))
-    with pytest.raises(PrivacyError, match="failed, and answers at no new point any more"):
+    with pytest.raises(PrivacyError, match="failed, or has changed, and answers"):
         function(np.array([0.25]))
 
 
@@ -460,3 +460,28 @@ def test_the_name_of_a_new_file_of_values_is_synced(
     ReleaseFile.create(tmp_path / "values", {"kind": "values"})
     database = synced.index(str(tmp_path.resolve()))
     assert not any(".values.head" in one for one in synced[:database])
+
+
+def test_a_function_that_changes_while_it_is_asked_answers_no_more() -> None:
+    """Noise near an old point is known, so a network in training mode told its changes exactly."""
+    drift = 0.0
+
+    def secret(points: np.ndarray) -> np.ndarray:
+        return np.full((len(points), 1), drift)
+
+    function = seeded(secret)
+    before, drift = function(np.array([0.5])), 1e-9
+    with pytest.raises(PrivacyError, match="has changed, and answers at no new point"):
+        function(np.array([0.5 + 1e-9]))
+    np.testing.assert_array_equal(function(np.array([0.5])), before)
+
+
+def test_a_value_depends_on_no_other_point_that_is_asked_with_it() -> None:
+    """A network that normalises over its batch gave a point other values beside other points."""
+
+    def batch_mean(points: np.ndarray) -> np.ndarray:
+        return points - points.mean(axis=0)
+
+    points = np.array([0.2, 0.9])
+    zero = seeded(lambda points: np.zeros((len(points), 1)))(points)
+    np.testing.assert_array_equal(seeded(batch_mean)(points), zero)

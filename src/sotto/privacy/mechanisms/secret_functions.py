@@ -22,7 +22,9 @@ _ONE_THREAD = threading.RLock()
 def rows_of(
     function: SecretFunction, points: Float64[np.ndarray, "q d"], columns: int
 ) -> Float64[np.ndarray, "q columns"]:
-    """Returns the rows of a function in float64.
+    """Returns the rows of a function in float64. It is asked about one point at a time.
+
+    So the row at a point depends on no other point, whatever the function does with several.
 
     Args:
         function: the function.
@@ -32,11 +34,14 @@ def rows_of(
     Raises:
         ValueError: it returns another shape, or no real numbers. Its errors pass through.
     """
+    rows = np.empty((len(points), columns))
     with _without_warnings():
-        found = np.asarray(function(points.copy()))
-        if found.shape != (len(points), columns) or not _is_real(found):
-            raise ValueError("a function returned another shape or type than at its start")
-        return found.astype(np.float64)
+        for point, row in zip(points, rows, strict=True):
+            found = np.asarray(function(point[None].copy()))
+            if found.shape != (1, columns) or not _is_real(found):
+                raise ValueError("a function returned another shape or type than at its start")
+            row[:] = found[0]
+    return rows
 
 
 def values_of(
@@ -73,7 +78,7 @@ def values_of(
 def require_rows(
     function: SecretFunction, dimensions: int, columns: int, *, float64: bool = False
 ) -> None:
-    """Asks a function at zero, so that its author notices a mistake at the start.
+    """Asks a function twice at zero, so that its author notices a mistake at the start.
 
     Args:
         function: the function.
@@ -82,10 +87,10 @@ def require_rows(
         float64: whether rows of other types are refused; otherwise they may be any real numbers.
 
     Raises:
-        ValueError: the row has another shape or type. Errors and warnings of the function pass
-            through.
+        ValueError: the row has another shape or type, or is another one the second time. Errors
+            and warnings of the function pass through.
     """
-    found = np.asarray(function(np.zeros((1, dimensions))))
+    found, again = (np.array(function(np.zeros((1, dimensions)))) for _ in range(2))
     if (
         found.shape != (1, columns)
         or not _is_real(found)
@@ -94,6 +99,11 @@ def require_rows(
         raise ValueError(
             f"the function must return {'float64' if float64 else 'numbers'} of shape "
             f"(1, {columns}) at zero, and returned {found.dtype} of shape {found.shape}"
+        )
+    if not np.array_equal(found, again, equal_nan=True):
+        raise ValueError(
+            "the function returned two different rows at zero; it must have no random numbers and "
+            "no memory (put a network into evaluation mode)"
         )
 
 

@@ -298,17 +298,18 @@ class OpenFunctionRelease:
 
         Args:
             secret: the function on [0, 1]^d, which the owner keeps; it must never change. It is
-                asked at 0 before anything is charged. The sensitivity is that of its values, where
-                those that are not finite count as 0. It must have a value everywhere. Where it
-                raises an error is not protected, so at the first one it answers no new point any
+                asked at 0 before anything is charged, then about one point at a time. The
+                sensitivity is that of its values, where those that are not finite count as 0. It
+                must have a value everywhere. Where it raises an error, or its first point has
+                another value than before, is not protected, so it then answers no new point any
                 more, unless its file is opened again. d is the sensitivity's; a point costs
                 O(log n) in one dimension, and O(n^2) in more.
             actions: number of functions; each has its own path.
 
         Raises:
             HorizonExceeded, LedgerUnavailable: nothing was released.
-            ValueError: the function returns another shape at 0, or the release is none of
-                functions.
+            ValueError: the function returns another shape at 0, or two values there; or the
+                release is none of functions.
         """
         beta = self._release.sensitivity.beta
         if beta is None or self._release.size is not None:

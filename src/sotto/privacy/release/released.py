@@ -165,6 +165,7 @@ class ReleasedFunction:
         self._unfinished = False  # whether an answer may be on disk, and is not remembered
         self._row: dict[bytes, int] = {}
         self._answers: list[Float64[np.ndarray, " actions"]] = []
+        self._first: tuple[np.ndarray, np.ndarray] | None = None  # a point, and the secret there
         self._nodes: ReleasedValues | None = None
         self._noise: Paths | ScatteredPaths
         if dimensions == 1:
@@ -307,6 +308,10 @@ class ReleasedFunction:
         require_resolved(rounding, self.sensitivity, self.kernel.sigma)
         secret, self._secret = self._secret, None
         try:
+            if self._first is not None:  # noise at near points is known only for the same function
+                first, value = self._first
+                if not np.array_equal(self._hidden(secret, first), value):
+                    raise ValueError("the function has changed")
             hidden = self._hidden(secret, points)
         except KeyboardInterrupt:
             self._secret = secret
@@ -314,7 +319,7 @@ class ReleasedFunction:
         except BaseException:
             # Where it fails is not protected, and more points would tell more of it.
             raise PrivacyError(
-                "the secret function failed, and answers at no new point any more"
+                "the secret function failed, or has changed, and answers at no new point any more"
             ) from None
         self._secret = secret
         drawn = self._noise.sample(self._as_asked(points))
@@ -337,6 +342,7 @@ class ReleasedFunction:
     ) -> None:
         if self._secret is not None:
             hidden = self._hidden(self._secret, points) if hidden is None else hidden
+            self._first = self._first or (points[:1], hidden[:1])
             asked = self._as_asked(points)
             self._rounding += self._noise.rounding(asked)
             on_grid = np.rint(answers / self._grid) - to_grid(hidden, self._grid)
