@@ -25,6 +25,7 @@ from sotto.algorithms.rlhf import people
 from sotto.cli import main
 from sotto.errors import visible
 from sotto.privacy.certificates.derive import verify
+from sotto.privacy.certificates.lone import verify_file
 from sotto.rl.language import batches
 from sotto.runs import checkpoints, metrics, training
 from sotto.runs.directory import open_experiment
@@ -132,6 +133,18 @@ def test_ratings_of_samples_are_the_evaluation(capsys, simulated):
     assert not found["greedy"]
     assert 0 < found["min"] <= found["mean"] + 1e-9 <= found["max"] + 2e-9 < 1
     assert f"mean {found['mean']:.3f}" in said
+
+
+def test_the_tuned_adapter_is_handed_out_with_the_certificate(simulated):
+    out, _ = simulated
+    handed_out = out / "released" / "adapter" / "certificate.json"
+    assert handed_out.read_text() == (out / "certificate.json").read_text()
+    assert verify_file(handed_out).status == "true"
+    assert sorted(path.name for path in handed_out.parent.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "certificate.json",
+    ]
 
 
 def test_the_report_has_a_figure_of_each_quantity_and_samples(simulated):

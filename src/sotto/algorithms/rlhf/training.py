@@ -28,6 +28,7 @@ from sotto.algorithms.rlhf.release import (
     noise_multiplier,
     without_release,
 )
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.language import Adapter, save_adapter
@@ -176,8 +177,10 @@ class RLHFTraining:
         self._state = state._replace(
             adapter=adapter, average=average, updates=jnp.int32(config.num_updates)
         )
-        architecture = people.language.decoder.architecture
-        save_adapter(adapter, architecture, self._folder / "adapter", base_name(config.model))
+        architecture, folder = people.language.decoder.architecture, self._folder / "adapter"
+        folder.mkdir(parents=True, exist_ok=True)
+        derive(self._ledger).write(folder / "certificate.json")  # the folder is handed out alone
+        save_adapter(adapter, architecture, folder, base_name(config.model))
         return self._progress(config.num_updates, {"scale": np.array([[factor]])})
 
     def _model(self, adapter: Adapter) -> TunedModel:
