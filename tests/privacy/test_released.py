@@ -485,3 +485,12 @@ def test_a_value_depends_on_no_other_point_that_is_asked_with_it() -> None:
     points = np.array([0.2, 0.9])
     zero = seeded(lambda points: np.zeros((len(points), 1)))(points)
     np.testing.assert_array_equal(seeded(batch_mean)(points), zero)
+
+
+def test_a_secret_that_asks_its_own_released_function_fails_and_does_not_wait_for_itself() -> None:
+    def secret(points: np.ndarray) -> np.ndarray:
+        return function(np.array([0.75]))
+
+    function = seeded(secret)
+    with pytest.raises(PrivacyError, match="failed, or has changed, and answers"):
+        function(np.array([0.25]))

@@ -160,7 +160,7 @@ class ReleasedFunction:
         self._store = store
         self._grid = values_grid(sensitivity, kernel.sigma)
         self._rounding = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process = os.getpid()
         self._unfinished = False  # whether an answer may be on disk, and is not remembered
         self._row: dict[bytes, int] = {}
