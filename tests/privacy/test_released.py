@@ -463,7 +463,7 @@ def test_the_name_of_a_new_file_of_values_is_synced(
 
 
 def test_a_function_that_changes_while_it_is_asked_answers_no_more() -> None:
-    """Noise near an old point is known, so a network in training mode told its changes exactly."""
+    """Noise near an old point is nearly known, so a network in training mode told its changes."""
     drift = 0.0
 
     def secret(points: np.ndarray) -> np.ndarray:

@@ -308,7 +308,7 @@ class ReleasedFunction:
         require_resolved(rounding, self.sensitivity, self.kernel.sigma)
         secret, self._secret = self._secret, None
         try:
-            if self._first is not None:  # noise at near points is known only for the same function
+            if self._first is not None:  # the noise near old points is nearly known
                 first, value = self._first
                 if not np.array_equal(self._hidden(secret, first), value):
                     raise ValueError("the function has changed")

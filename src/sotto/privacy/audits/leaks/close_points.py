@@ -6,7 +6,7 @@ at this corner.
 """
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import temporary_ledger
@@ -42,6 +42,11 @@ def _values(present: bool) -> Float64[np.ndarray, " 4"]:
     return np.array([0.0, 0.0, 0.0, last if present else 0.0])
 
 
+def _nearest(points: Float64[np.ndarray, "q 2"]) -> Int[np.ndarray, " q"]:
+    """Returns the number of the corner that is nearest to each point."""
+    return np.abs(points[:, None] - _POINTS).sum(axis=2).argmin(axis=1)
+
+
 def _statistic(values: Float64[np.ndarray, "4 samples"]) -> Float[np.ndarray, "samples 1"]:
     return np.asarray((values[3] - _GIVEN @ values[:3])[:, None])
 
@@ -65,7 +70,7 @@ def _through_the_door(present: bool, seed: int, samples: int) -> Float[np.ndarra
     for part in range(-(-samples // _ACTIONS)):
         with temporary_ledger(_RELEASED.unit) as ledger:
             opened = _RELEASED.open(ledger, noise_seed=(seed << 32) + part)
-            own = opened.release_function(lambda points: secret[: len(points)], _ACTIONS)
+            own = opened.release_function(lambda points: secret[_nearest(points)], _ACTIONS)
             values = own(_POINTS)
             parts.append(_statistic(values))
     return np.concatenate(parts)[:samples]
