@@ -18,6 +18,7 @@ from sotto.algorithms.functional_q.network import Family, Log, NetworkFit, Param
 from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.rewards import ONE_REWARD
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for
 from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.units import Adjacency, Unit
@@ -242,6 +243,7 @@ def trials(sensitivity_share: float) -> FunctionTrials:
         population="simulated",
         size=len(NODES),
         units=1,
+        protects=(ONE_REWARD(low="0", high="0.5"),),
     )
     worlds = {
         present: fit.values(fit.train(a_single_transition(0.5 * present)), NODES)

@@ -123,7 +123,7 @@ def test_equal_functions_of_an_interrupted_plan_have_files_of_their_own(tmp_path
     release = FunctionRelease(
         "values",
         REWARD_FUNCTION,
-        Sensitivity(1.0, 1.0, "it is bounded"),
+        Sensitivity(1.0, 1.0, "it is bounded", 1.0),
         5.0,
         "simulated",
         protects=(LOGGED_FUNCTION(radius="1"),),

@@ -367,7 +367,7 @@ def test_grids_have_the_noise_of_the_process(
 @pytest.mark.parametrize("beta", [2.0**-65, 2.0**65, math.nan, math.inf, 0.0])
 def test_kernels_that_float64_cannot_resolve_are_refused(beta: float) -> None:
     with pytest.raises(ValueError, match="beta"):
-        Sensitivity(1.0, beta, "")
+        Sensitivity(1.0, beta, "", 1.0)
     with pytest.raises(ValueError, match="beta"):
         Kernel(beta=beta, sigma=1.0)
 
@@ -430,8 +430,8 @@ def test_dot_products_are_rounded_once() -> None:
 
 def test_sensitivities_do_not_underflow_and_norms_do_not_cancel() -> None:
     for scale in (3e-170, 1.0, 1e150):
-        generic = generic_sensitivity(3 * scale, 5 * scale, 2).value
-        assert generic == pytest.approx(scale * generic_sensitivity(3, 5, 2).value, rel=1e-14)
+        generic = generic_sensitivity(3 * scale, 5 * scale, 2, 1.0).value
+        assert generic == pytest.approx(scale * generic_sensitivity(3, 5, 2, 1.0).value, rel=1e-14)
     points = np.array([0.5, 0.5 + 2.0**-40, 0.5 + 2.0**-39])
     values = np.exp(-np.abs(points - 0.5))  # K(., 1/2), whose norm is 1
     assert norm_at_points(points, values, 1.0) == pytest.approx(1.0, abs=1e-9)

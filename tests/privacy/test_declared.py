@@ -13,6 +13,7 @@ from test_prefixes import small as mechanism
 
 from sotto.frozen import Declared
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.rewards import ONE_REWARD
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
@@ -23,7 +24,14 @@ from sotto.privacy.units import TRANSITION
 pytestmark = pytest.mark.unchecked_types
 
 FUNCTION = FunctionRelease(
-    "values", TRANSITION, Sensitivity(1.0, None, "b", size=3), 5.0, "real", size=3, units=3
+    "values",
+    TRANSITION,
+    Sensitivity(1.0, None, "b", 1.0, size=3),
+    5.0,
+    "real",
+    size=3,
+    units=3,
+    protects=(ONE_REWARD(low="0", high="1"),),
 )
 PART = Part(clip_norm=1.0, noise_multiplier=3.0)
 DECLARED = [small.release(), CHOICE, FUNCTION, planned(mechanism(Consensus()), 1)]
@@ -85,7 +93,7 @@ def test_numbers_and_texts_are_pythons_own() -> None:
 def test_arrays_of_one_number_do_not_change_a_declaration(tmp_path: Path) -> None:
     """They changed the noise, the clip and the sensitivity after the statement was written."""
     number = np.array(5.0)
-    sensitivity = Sensitivity(number, None, "b", size=3)  # type: ignore[arg-type]
+    sensitivity = Sensitivity(number, None, "b", 1.0, size=3)  # type: ignore[arg-type]
     function = replace(FUNCTION, noise_multiplier=number, sensitivity=sensitivity)
     choice = replace(CHOICE, bounds=(0.0, number), radius=number, epsilon=number)
     parts = {"u": PART.model_copy(update={"clip_norm": number})}
@@ -119,7 +127,7 @@ def test_a_sensitivity_is_no_class_of_an_authors() -> None:
         """A bound that could say another number to whoever draws the noise."""
 
     with pytest.raises(ValueError, match="Smaller is no class of sotto's"):
-        replace(FUNCTION, sensitivity=Smaller(1.0, None, "b", size=3))
+        replace(FUNCTION, sensitivity=Smaller(1.0, None, "b", 1.0, size=3))
 
 
 class Louder(Part):

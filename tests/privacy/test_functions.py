@@ -15,7 +15,7 @@ from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.lone import verify_file
-from sotto.privacy.claims.rewards import LOGGED_FUNCTION
+from sotto.privacy.claims.rewards import LOGGED_FUNCTION, ONE_REWARD, WHOLE_FUNCTION
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -35,12 +35,15 @@ from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
 from sotto.privacy.statements import Gap, Part
-from sotto.privacy.units import EXPERT, REWARD_FUNCTION, TRANSITION, Unit
+from sotto.privacy.units import EXPERT, REWARD_FUNCTION, TRANSITION, Adjacency, Unit
 
 EPSILON, DELTA = 0.9, 1e-4
 Z = multiplier_for(EPSILON, DELTA)
 NODES = np.linspace(0, 1, 11)
 REWARDS = np.repeat(0.5 - np.abs(NODES[:, None] - 0.5), 2, axis=1)
+
+
+IN_RANGE = (ONE_REWARD(low="0", high="1"),)
 
 
 def vector_release(**changes: object) -> FunctionRelease:
@@ -57,7 +60,7 @@ def vector_release(**changes: object) -> FunctionRelease:
 
 
 def path_release(**changes: object) -> FunctionRelease:
-    hats = replace(hat_basis_sensitivity(11, 2, 1.0), actions=None)
+    hats = replace(hat_basis_sensitivity(11, 2, 1.0), size=None, actions=None, nodes=None)
     return vector_release(**{"sensitivity": hats} | changes)
 
 
@@ -138,13 +141,16 @@ def test_a_mistake_of_a_function_is_noticed_before_the_charge(tmp_path: Path) ->
 
 def test_another_unit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerMismatch, match="one reward-function"):
-        vector_release(unit=TRANSITION, units=9).open(new_ledger(tmp_path))
+        vector_release(unit=TRANSITION, units=9, protects=IN_RANGE).open(new_ledger(tmp_path))
 
 
 def test_transitions_are_units_of_their_own(tmp_path: Path) -> None:
     """Stated directly: replacing one reward moves a vector by 1/118; 500 of them take part."""
     release = vector_release(
-        unit=TRANSITION, sensitivity=Sensitivity(1 / 118, None, "averages"), units=500
+        unit=TRANSITION,
+        sensitivity=Sensitivity(1 / 118, None, "averages", 1.0),
+        units=500,
+        protects=IN_RANGE,
     )
     assert release.sigma == pytest.approx(0.0296, abs=1e-4)
     ledger = new_ledger(tmp_path, unit=TRANSITION)
@@ -204,13 +210,69 @@ def test_a_radius_is_said_and_is_one_in_a_ledger(tmp_path: Path) -> None:
         vector_release(protects=(LOGGED_FUNCTION(radius="0.5"),)).open(ledger)
 
 
+def test_no_sentence_promises_to_hide_more_than_the_noise_does() -> None:
+    """It said a radius of 1 where the noise was made for 0.1: epsilon 14 under a proved 0.9."""
+    small = vector_sensitivity(11, 2, 0.1)
+    with pytest.raises(ValueError, match="promises to hide a change of 1 of a reward, and the noi"):
+        vector_release(sensitivity=small)
+    vector_release(sensitivity=replace(small, change=1.0))  # the author says so
+    whole = WHOLE_FUNCTION(radius="3", share="1", low="0", high="1")  # as far as the range goes
+    vector_release(protects=(whole,))
+
+    def one_reward(low: str, high: str, **changes: object) -> FunctionRelease:
+        said = {"unit": TRANSITION, "units": 9, "protects": (ONE_REWARD(low=low, high=high),)}
+        return vector_release(**said | changes)
+
+    one_reward("-1000.5", "-999.5")
+    with pytest.raises(ValueError, match="promises to hide a change of 10 of a reward"):
+        one_reward("0", "10")
+    zeroed = Unit(kind="transition", adjacency=Adjacency.ZERO_OUT)
+    with pytest.raises(ValueError, match="promises to hide a change of 6 of a reward"):
+        one_reward("5", "6", unit=zeroed)
+    for protects in (
+        (),
+        (LOGGED_FUNCTION(radius="1"),),
+        (*IN_RANGE, ONE_REWARD(low="1", high="2")),
+    ):
+        with pytest.raises(ValueError, match="in which range the protected reward is"):
+            one_reward("0", "1", protects=protects)
+
+
+def test_rewards_have_one_range_in_a_ledger(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path, epsilon=math.inf, unit=TRANSITION)
+    vector_release(unit=TRANSITION, units=9, protects=IN_RANGE).open(ledger)
+    other = vector_release(
+        name="again", unit=TRANSITION, units=9, protects=(ONE_REWARD(low="0", high="0.5"),)
+    )
+    with pytest.raises(LedgerMismatch, match=r"these streams say \[0, 0.5\] and \[0, 1\]"):
+        other.open(ledger)
+
+
+@pytest.mark.parametrize(
+    "nodes", [np.linspace(0, 0.5, 11), np.linspace(0, 1, 11) ** 2, np.linspace(0, 1, 101)]
+)
+def test_a_sensitivity_between_even_nodes_is_of_no_others(
+    nodes: np.ndarray, tmp_path: Path
+) -> None:
+    """Nodes on [0, 0.1] had a true epsilon of 2.57 at least under a proved 0.9, and 101 had 10."""
+    hats = replace(hat_basis_sensitivity(11, 2, 1.0), size=None)
+    stream = vector_release(sensitivity=hats, size=2 * len(nodes)).open(new_ledger(tmp_path))
+    with pytest.raises(ValueError, match=r"that of 11 even nodes on \[0, 1\]"):
+        stream.release(np.zeros((len(nodes), 2)), (nodes,))
+    with pytest.raises(ValueError, match="that of 22 values, and not of 202"):
+        vector_release(sensitivity=hat_basis_sensitivity(11, 2, 1.0), size=202)
+    assert stream.released == 0
+    if len(nodes) == 11:
+        stream.release(np.zeros((11, 2)), (NODES + 1e-16,))
+
+
 def test_transitions_are_counted_and_have_one_numbering_in_a_ledger(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="say how many transitions there are"):
-        vector_release(unit=TRANSITION)
+        vector_release(unit=TRANSITION, protects=IN_RANGE)
     with pytest.raises(ValueError, match="there is one reward function"):
         vector_release(units=2)
     ledger = new_ledger(tmp_path, epsilon=math.inf, unit=TRANSITION)
-    vector_release(unit=TRANSITION, units=9).open(ledger)
+    vector_release(unit=TRANSITION, units=9, protects=IN_RANGE).open(ledger)
     sums = stream(unit=TRANSITION, population="simulated", noise_law="on-grid")
     with pytest.raises(LedgerMismatch, match="number rewards from 0"):
         ledger.open_stream(sums)
@@ -274,7 +336,7 @@ def test_a_function_gets_its_own_path_in_every_release(tmp_path: Path) -> None:
 
 
 def test_functions_of_two_dimensions_have_a_sensitivity_of_their_own(tmp_path: Path) -> None:
-    square = Sensitivity(2.0, 1.0, "all mixed derivatives are at most 1", dimensions=2)
+    square = Sensitivity(2.0, 1.0, "all mixed derivatives are at most 1", 1.0, dimensions=2)
     stream = opened(path_release(size=None, sensitivity=square), tmp_path)
     released = stream.release_function(lambda x: x.prod(axis=1, keepdims=True), 1)
     assert released(np.array([[0.5, 0.5], [1.0, 0.0]])).shape == (2, 1)
@@ -314,7 +376,7 @@ def test_what_the_grid_cannot_resolve_is_refused_and_costs_nothing(tmp_path: Pat
     stream = path_release(size=6).open(ledger)
     with pytest.raises(PrivacyError, match="too many, or too close"):
         stream.release(np.zeros((3, 2)), [np.array([0.0, 2.0**-52, 1.0])])
-    square = Sensitivity(1.0, 1.0, "so it was chosen", dimensions=2)
+    square = Sensitivity(1.0, 1.0, "so it was chosen", 1.0, dimensions=2)
     plane = path_release(size=4, sensitivity=square).open(new_ledger(tmp_path, name="plane"))
     with pytest.raises(PrivacyError, match="too many, or too close"):
         plane.release(np.zeros((2, 2, 1)), [np.array([0.0, 2.0**-44])] * 2)
@@ -344,7 +406,7 @@ def test_messages_name_the_unit(tmp_path: Path) -> None:
     release = vector_release(noise_multiplier=Z / 2)
     with pytest.raises(BudgetExceeded, match="bring the worst reward function to epsilon"):
         release.open(new_ledger(tmp_path))
-    many = vector_release(unit=TRANSITION, units=20_000)
+    many = vector_release(unit=TRANSITION, units=20_000, protects=IN_RANGE)
     with pytest.raises(BudgetExceeded, match=r"vacuous for 20000 transitions.* below 1/20000"):
         many.open(new_ledger(tmp_path, unit=TRANSITION, name="more")).release(REWARDS)
 
@@ -441,7 +503,8 @@ def test_modes_stay_below_their_certificate(
 @pytest.mark.parametrize("name", ["reward-release", "output-release", "per-iteration"])
 def test_a_wrong_sensitivity_is_caught(name: str) -> None:
     """An audit of the same modes, with noise for a radius five times too small, refutes them."""
-    trials = mode(name, "shifted", vector_release(sensitivity=vector_sensitivity(11, 2, 0.2)))
+    too_small = replace(vector_sensitivity(11, 2, 0.2), change=1.0)
+    trials = mode(name, "shifted", vector_release(sensitivity=too_small))
     found = audit_mechanism(trials, 6000, 1, DELTA, certified_epsilon=EPSILON)
     assert found.refuted
 
@@ -462,8 +525,8 @@ def test_shifts_of_neighbours_in_noise_never_exceed_the_multiplier() -> None:
 
 def test_the_certificate_of_transitions_verifies_alone(tmp_path: Path) -> None:
     """Its sentence and its statement bound the same distance: that of a replacement."""
-    sensitivity = Sensitivity(1 / 118, None, "averages")
-    made = vector_release(unit=TRANSITION, sensitivity=sensitivity, units=500)
+    sensitivity, says = Sensitivity(1 / 118, None, "averages", 1.0), ONE_REWARD(low="0", high="1")
+    made = vector_release(unit=TRANSITION, sensitivity=sensitivity, units=500, protects=(says,))
     ledger = new_ledger(tmp_path, unit=TRANSITION)
     made.open(ledger).release(REWARDS)
     derive(ledger).write(tmp_path / "certificate.json")

@@ -76,13 +76,13 @@ def test_figures_of_section_13_of_privacy(nodes: int, actions: int) -> None:
     assert vector.value**2 == pytest.approx(0.25 * nodes * actions)
     assert vector.beta is None
     # The bound for any Lipschitz function is larger: 22.7 instead of 18.0 for 11 nodes.
-    generic = generic_sensitivity(0.5, (nodes - 1) * 1.0, actions)
+    generic = generic_sensitivity(0.5, (nodes - 1) * 1.0, actions, 1.0)
     assert generic.value > best.value
 
 
 def test_the_generic_bound_holds_and_is_least_at_its_own_beta() -> None:
     sup, slope = 2.0, 7.0
-    best = generic_sensitivity(sup, slope, 1)
+    best = generic_sensitivity(sup, slope, 1, 1.0)
     assert best.beta == pytest.approx(3.5)
     assert best.value**2 == pytest.approx(sup**2 + sup * slope)
 
@@ -140,7 +140,7 @@ def test_in_two_dimensions_mixed_derivatives_bound_the_norm() -> None:
     assert norms[2] == pytest.approx(norms[1], rel=0.02)  # converges below the bound
     assert norms[2] < bound
     one = mixed_partials_bound({(): 2.0, (0,): 7.0}, 1, 3, 3.5)
-    assert one == pytest.approx(generic_sensitivity(2.0, 7.0, 3).value)
+    assert one == pytest.approx(generic_sensitivity(2.0, 7.0, 3, 1.0).value)
 
 
 def test_relu_functions_are_not_in_the_space_beyond_one_dimension() -> None:
@@ -155,13 +155,14 @@ def test_relu_functions_are_not_in_the_space_beyond_one_dimension() -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda: Sensitivity(0.0, None, ""),
-        lambda: Sensitivity(math.inf, None, ""),
-        lambda: Sensitivity(1.0, -1.0, ""),
+        lambda: Sensitivity(0.0, None, "", 1.0),
+        lambda: Sensitivity(math.inf, None, "", 1.0),
+        lambda: Sensitivity(1.0, -1.0, "", 1.0),
+        lambda: Sensitivity(1.0, None, "", 0.0),
         lambda: vector_sensitivity(0, 1, 1.0),
         lambda: hat_basis_sensitivity(1, 1, 1.0),
         lambda: hat_basis_sensitivity(3, 1, math.nan),
-        lambda: generic_sensitivity(1.0, 0.0, 1),
+        lambda: generic_sensitivity(1.0, 0.0, 1, 1.0),
     ],
 )
 def test_nonsense_is_refused(ask: object) -> None:

@@ -10,7 +10,7 @@ A release that an earlier, killed training wrote to its file is read from there 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -262,9 +262,10 @@ def _visited(weights: Any) -> int:
 
 def _sensitivity(config: FunctionalQConfig, change: _Change, actions: int) -> Sensitivity:
     if config.noise == "vector":
-        return Sensitivity(change.norm * _ROUNDING, None, change.because)
+        return Sensitivity(change.norm * _ROUNDING, None, change.because, reward_change(config))
     hats = hat_basis_sensitivity(config.grid.size, actions, change.largest * _ROUNDING)
-    return Sensitivity(hats.value, hats.beta, f"{change.because}; {hats.because}")
+    because = f"{change.because}; {hats.because}"
+    return replace(hats, because=because, change=reward_change(config))
 
 
 def network_release(config: FunctionalQConfig) -> FunctionRelease:

@@ -292,7 +292,7 @@ class NetworkFit:
         distance = self.moved(radius, one_reward=one_reward) * self.scale * _ROUNDING
         family = self.family
         found = generic_sensitivity(
-            family.lipschitz * distance, family.slope_lipschitz * distance, actions=1
+            family.lipschitz * distance, family.slope_lipschitz * distance, 1, radius
         )
         because = (
             f"{self.iterations} times {self.steps} bounded gradient steps of size "
@@ -302,7 +302,7 @@ class NetworkFit:
             + ("one reward moves" if one_reward else "all rewards move")
             + f" by at most {radius:g}"
         )
-        return Sensitivity(found.value, found.beta, because)
+        return Sensitivity(found.value, found.beta, because, radius)
 
 
 class Log(NamedTuple):

@@ -167,7 +167,7 @@ def whole_function(config: FunctionalQConfig) -> FunctionRelease:
     return FunctionRelease(
         name="logged rewards",
         unit=config.privacy_unit,
-        sensitivity=Sensitivity(moved, None, because),
+        sensitivity=Sensitivity(moved, None, because, radius),
         noise_multiplier=z,
         population=config.population,
         size=config.samples,

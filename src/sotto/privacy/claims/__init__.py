@@ -329,8 +329,11 @@ def _without_words(statement: StreamStatement) -> tuple[StreamStatement, frozens
     said_there = set()
     for words in _brought_words(statement):
         claim, numbers = _identified(*words)
-        # A bound repeats a number of the statement, and may be rounded otherwise.
-        exact = frozenset((name, value) for name, value in numbers.items() if name != "bound")
+        # A bound repeats a number of the statement, and may be rounded otherwise. Its reason is in
+        # words, which may have become clearer.
+        exact = frozenset(
+            (name, value) for name, value in numbers.items() if name not in ("bound", "because")
+        )
         known = None if claim is None else (claim.identifier, exact)
         said_there.add(known or words)
     return statement.model_copy(update=bare), frozenset(said_there)

@@ -1,6 +1,6 @@
 """Sentences about releases of rewards and of functions of them (docs/privacy.md, section 13)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sotto.privacy.claims.claim import Claim, LedgerFacts
 from sotto.privacy.claims.conditions import (
@@ -12,6 +12,7 @@ from sotto.privacy.claims.conditions import (
     through_functions,
 )
 from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement
+from sotto.privacy.units import Adjacency
 
 
 def _values_on_grid(stream: StreamStatement) -> bool:
@@ -158,6 +159,16 @@ def radii_in(sentences: Iterable[str]) -> frozenset[str]:
     return frozenset(numbers["radius"] for numbers in found if numbers)
 
 
+def ranges_in(sentences: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """Returns every range of rewards that these sentences of a statement say: (low, high)."""
+    found = (
+        one.match("protects", line, "")
+        for one in (ONE_REWARD, WHOLE_FUNCTION)
+        for line in sentences
+    )
+    return frozenset((said["low"], said["high"]) for said in found if said)
+
+
 def require_one_radius(sentences: Iterable[str]) -> str:
     """Returns the radius that these sentences say.
 
@@ -171,6 +182,37 @@ def require_one_radius(sentences: Iterable[str]) -> str:
             "sentence with it, such as LOGGED_FUNCTION of sotto.privacy.claims.rewards"
         )
     return min(found)
+
+
+def require_hidden(change: float, adjacency: Adjacency, sentences: Sequence[str]) -> None:
+    """Refuses sentences that promise to hide a larger change of a reward than noise is made for.
+
+    Args:
+        change: largest change of a reward that the noise is made for.
+        adjacency: of the unit, a reward function within a radius or one reward.
+        sentences: of a statement, on what it protects.
+
+    Raises:
+        ValueError: they promise more, or do not say one radius or one range of a reward.
+    """
+    ranges = {(float(low), float(high)) for low, high in ranges_in(sentences)}
+    widths = [high - low for low, high in ranges]
+    if adjacency is Adjacency.WITHIN_RADIUS:
+        promised = min([float(require_one_radius(sentences)), *widths])
+    elif len(ranges) == 1 and not radii_in(sentences):
+        ((low, high),) = ranges
+        promised = max(widths + [abs(low), abs(high)] * (adjacency is Adjacency.ZERO_OUT))
+    else:
+        raise ValueError(
+            "the certificate says in which range the protected reward is: give in `protects` one "
+            "sentence with it, ONE_REWARD of sotto.privacy.claims.rewards, and no radius"
+        )
+    printed = PRINTED * max([promised, *(abs(bound) for pair in ranges for bound in pair)])
+    if promised > change + printed:
+        raise ValueError(
+            f"`protects` promises to hide a change of {promised:g} of a reward, and the noise is "
+            f"made for {change:g}"
+        )
 
 
 # experiments/wang2019/dp_sgd.py

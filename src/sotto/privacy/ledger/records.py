@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from sotto.privacy.claims import same_stream
-from sotto.privacy.claims.rewards import radii_in
+from sotto.privacy.claims.rewards import radii_in, ranges_in
 from sotto.privacy.errors import LedgerMismatch, ParticipationViolation, TooFewDevices
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet
 from sotto.privacy.statements import Returning, StreamStatement
@@ -126,7 +126,7 @@ def require_alike(statements: Sequence[StreamStatement]) -> None:
 
     Raises:
         LedgerMismatch: their noise has several makers, they number the same transitions in two
-            ways, or they say several radii.
+            ways, or they say several radii or ranges of rewards.
     """
     if len({one.shares is None for one in statements}) > 1:
         raise LedgerMismatch(
@@ -137,6 +137,13 @@ def require_alike(statements: Sequence[StreamStatement]) -> None:
         raise LedgerMismatch(
             "released functions and choices number rewards from 0, and contributions as their "
             "caller does; use a ledger for each"
+        )
+    ranges = {said for one in statements for said in ranges_in(one.protects)}
+    if len(ranges) > 1:
+        said = " and ".join(f"[{low}, {high}]" for low, high in sorted(ranges))
+        raise LedgerMismatch(
+            f"epsilon is stated for one range of rewards, and these streams say {said}; use a "
+            "ledger for each"
         )
     radii = {radius for one in statements for radius in radii_in(one.protects)}
     if len(radii) > 1:

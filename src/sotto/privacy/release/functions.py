@@ -31,14 +31,14 @@ from jaxtyping import Float
 
 from sotto.frozen import Declared
 from sotto.privacy.bounds import at_most
-from sotto.privacy.claims.rewards import SENSITIVITY, require_one_radius
+from sotto.privacy.claims.rewards import SENSITIVITY, require_hidden
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.functions.grid import grid_rounding, sample_grid
-from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
+from sotto.privacy.mechanisms.functions.rkhs import Sensitivity, is_even
 from sotto.privacy.mechanisms.functions.values import to_grid
 from sotto.privacy.mechanisms.secret_functions import SecretFunction, require_rows
 from sotto.privacy.release.released import (
@@ -79,8 +79,8 @@ class FunctionRelease(Declared):
         horizon: most releases. The noise of each grows with the square root of it.
         units: how many transitions there are, for that unit. They have the numbers 0, 1, ... and
             take part in every release.
-        protects, does_not_protect: sentences for the certificate. One says the radius, such as
-            `claims.rewards.LOGGED_FUNCTION`, where there is one.
+        protects, does_not_protect: sentences for the certificate. One says the radius or the range
+            of a reward, such as `claims.rewards.LOGGED_FUNCTION` or `ONE_REWARD`.
         assumptions: what the proof needs beyond what every release needs.
         gaps: steps that are not private, named.
     """
@@ -112,11 +112,11 @@ class FunctionRelease(Declared):
         if self.horizon < 1:
             raise ValueError("a release needs a horizon of at least one")
         if self.unit.adjacency is Adjacency.WITHIN_RADIUS:
-            require_one_radius(self.protects)
             if self.units not in (None, 1):
                 raise ValueError("there is one reward function; leave out units")
         elif self.units is None or self.units < 1:
             raise ValueError("say how many transitions there are: units")
+        require_hidden(self.sensitivity.change, self.unit.adjacency, self.protects)
         if None not in (self.size, self.sensitivity.size) and self.size != self.sensitivity.size:
             raise ValueError(
                 f"the sensitivity is that of {self.sensitivity.size} values, and not of {self.size}"
@@ -227,7 +227,8 @@ class FunctionRelease(Declared):
             name=repr(self.name),
             bound=at_most(self.sensitivity.value, 6),
             norm=norm,
-            because=self.sensitivity.because,
+            because=f"{self.sensitivity.because} (if rewards change by at most "
+            f"{at_most(self.sensitivity.change, 6)})",
         )
         return (stated,)
 
@@ -289,11 +290,7 @@ class OpenFunctionRelease:
             released.save(path)
         return released
 
-    def release_function(
-        self,
-        secret: SecretFunction,
-        actions: int,
-    ) -> ReleasedFunction:
+    def release_function(self, secret: SecretFunction, actions: int) -> ReleasedFunction:
         """Charges one release of a whole function, which is then asked wherever it is needed.
 
         Args:
@@ -345,6 +342,8 @@ class OpenFunctionRelease:
             raise ValueError(f"values have shape {shape}, and the axes {[len(a) for a in axes]}")
         if not all(np.isfinite(axis).all() and np.all(np.diff(axis) > 0) for axis in axes):
             raise ValueError("the positions along an axis must increase strictly")
+        if (n := sensitivity.nodes) and not all(is_even(axis, n) for axis in axes):
+            raise ValueError(f"the sensitivity is that of {n} even nodes on [0, 1]; give them")
         if under_kernel and len(axes) != dimensions:
             raise ValueError(
                 f"the sensitivity is of functions in {dimensions} dimensions, not {len(axes)}"

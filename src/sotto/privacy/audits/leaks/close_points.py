@@ -29,7 +29,7 @@ _GIVEN = np.array([-_DECAY.prod(), _DECAY[0], _DECAY[1]])
 _RELEASED = FunctionRelease(
     name="values",
     unit=REWARD_FUNCTION,
-    sensitivity=Sensitivity(1.0, 1.0, "the norm of the difference is 1", 2),
+    sensitivity=Sensitivity(1.0, 1.0, "the norm of the difference is 1", 1.0, 2),
     noise_multiplier=_Z,
     population="simulated",
     protects=(LOGGED_FUNCTION(radius="1"),),
@@ -44,7 +44,8 @@ def _values(present: bool) -> Float64[np.ndarray, " 4"]:
 
 def _nearest(points: Float64[np.ndarray, "q 2"]) -> Int[np.ndarray, " q"]:
     """Returns the number of the corner that is nearest to each point."""
-    return np.abs(points[:, None] - _POINTS).sum(axis=2).argmin(axis=1)
+    nearest: Int[np.ndarray, " q"] = np.abs(points[:, None] - _POINTS).sum(axis=2).argmin(axis=1)
+    return nearest
 
 
 def _statistic(values: Float64[np.ndarray, "4 samples"]) -> Float[np.ndarray, "samples 1"]:

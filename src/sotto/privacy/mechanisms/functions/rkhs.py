@@ -16,6 +16,9 @@ Source: Wang and Hegde 2019, Lemma 6.
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float
+
 from sotto.frozen import Declared
 from sotto.privacy.mechanisms.functions.rounding import LARGEST_BETA, SMALLEST_BETA
 
@@ -31,21 +34,28 @@ class Sensitivity(Declared):
         value: the bound; positive and finite.
         beta: of the kernel that defines the norm; None for the Euclidean norm of a vector.
         because: reason for the bound, in a sentence for the certificate.
+        change: largest change of a reward that the bound is for: the radius of a reward function,
+            or the width of the range of one reward.
         dimensions: of the cube on which the functions live, under a kernel.
         size, actions: how many values, and how many actions, the bound is for; None: whoever gives
             the bound answers for it.
+        nodes: number of even nodes on [0, 1] between which the functions are linear; None: the
+            bound is for nodes at any places.
     """
 
     value: float
     beta: float | None
     because: str
+    change: float
     dimensions: int = 1
     size: int | None = None
     actions: int | None = None
+    nodes: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _positive("a sensitivity", self.value)
+        _positive("the change of a reward", self.change)
         if self.beta is not None and not SMALLEST_BETA <= self.beta <= LARGEST_BETA:
             raise ValueError(
                 f"beta must be between {SMALLEST_BETA:.3g} and {LARGEST_BETA:.3g}, which float64 "
@@ -54,12 +64,13 @@ class Sensitivity(Declared):
 
 
 def vector_sensitivity(nodes: int, actions: int, radius: float) -> Sensitivity:
-    """Returns radius sqrt(nodes actions), if each value moves by at most `radius`."""
+    """Returns radius sqrt(nodes actions), if rewards, and each value, move by at most `radius`."""
     _counts(nodes, actions)
     return Sensitivity(
         _positive("radius", radius) * math.sqrt(nodes * actions),
         None,
         f"each of {nodes} x {actions} values moves by at most {radius:g}",
+        radius,
         size=nodes * actions,
         actions=actions,
     )
@@ -75,9 +86,10 @@ def hat_basis_sensitivity(nodes: int, actions: int, radius: float) -> Sensitivit
 
     The kernel is the best one, `hat_basis_beta`.
 
-    Each nodal value moves by at most `radius`. The squared norm is convex in the nodal values, so
-    it is largest where each is +-radius. An interval of length h then adds beta h / 2 (same sign)
-    or 2 / (beta h) + beta h / 6 (opposite signs), and all intervals may take the larger:
+    Rewards, and each nodal value, move by at most `radius`. The squared norm is convex in the
+    nodal values, so it is largest where each is +-radius. An interval of length h then adds
+    beta h / 2 (same sign) or 2 / (beta h) + beta h / 6 (opposite signs), and all intervals may take
+    the larger:
     radius^2 m (1 + (n - 1) max(..)). At beta h = sqrt(6) that is least,
     radius^2 m (1 + (n - 1) sqrt(6) / 2).
 
@@ -96,12 +108,20 @@ def hat_basis_sensitivity(nodes: int, actions: int, radius: float) -> Sensitivit
         _positive("radius", radius) * math.sqrt(actions * squared),
         beta,
         f"each of {nodes} x {actions} nodal values moves by at most {radius:g}, and functions are "
-        "linear between nodes",
+        "linear between even nodes on [0, 1]",
+        radius,
+        size=nodes * actions,
         actions=actions,
+        nodes=nodes,
     )
 
 
-def generic_sensitivity(sup: float, lipschitz: float, actions: int) -> Sensitivity:
+def is_even(axis: Float[np.ndarray, " n"], nodes: int) -> bool:
+    """Whether positions are `nodes` even nodes on [0, 1], up to rounding in float64."""
+    return len(axis) == nodes and np.allclose(axis, np.linspace(0, 1, nodes), rtol=0, atol=2e-14)
+
+
+def generic_sensitivity(sup: float, lipschitz: float, actions: int, change: float) -> Sensitivity:
     """Returns the sensitivity of functions on [0, 1] with bounded, Lipschitz differences.
 
     It squares to m (M^2 (1 + beta/2) + Lambda^2 / (2 beta)), which is least at beta = Lambda / M,
@@ -112,6 +132,7 @@ def generic_sensitivity(sup: float, lipschitz: float, actions: int) -> Sensitivi
         lipschitz: bound Lambda on the Lipschitz constant of the *difference*, which is up to twice
             that of one function.
         actions: number of functions.
+        change: largest change of a reward that these bounds are for.
     """
     _positive("sup", sup)
     _positive("lipschitz", lipschitz)
@@ -123,6 +144,7 @@ def generic_sensitivity(sup: float, lipschitz: float, actions: int) -> Sensitivi
         beta,
         f"each of {actions} functions moves by at most {sup:g}, and its slope by at most "
         f"{lipschitz:g}",
+        change,
         actions=actions,
     )
 
