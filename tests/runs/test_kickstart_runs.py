@@ -11,6 +11,7 @@ from commands import refused
 from pydantic_core import to_json
 from small_runs import SMALL_DPPG, SMALL_PPO
 
+import sotto
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.cli import main
 from sotto.errors import RunError
@@ -193,6 +194,24 @@ def test_a_free_teacher_has_no_ledger_of_its_own(capsys, private: Path, tmp_path
     assert f"its teacher, {private}" in refused(capsys, "certificate", str(out))
     words = student(tmp_path / "other", private, "--protect", "policy", "--policy-distance", ".1")
     assert "answers are free" in refused(capsys, *words)
+
+
+def test_a_students_policy_is_not_proved_to_hide_the_observations(
+    shards: Path, tmp_path: Path
+) -> None:
+    """An exported policy said "proved, epsilon 2 for one observation". One look at it tells one."""
+    out, file = tmp_path / "run", tmp_path / "policy.npz"
+    words = ("--protect", "observation", "--observation-radius", "0.01")
+    assert main(student(out, shards / "seed-0", *words)) == 0
+    (run,) = open_experiment(out).runs
+    assert json.loads(run.certificate.read_text())["status"] == "proved"
+    found = summarise(out).guarantee
+    assert (found.status, found.epsilon, found.proved) == ("answers alone", None, False)
+    assert "for one observation, replace-one, within 0.01, is about the teacher's" in found.why
+    sotto.load(out).export(file)
+    with np.load(file) as arrays:
+        about = json.loads(str(arrays["header"]))
+    assert (about["status"], about["epsilon"], about["unit"]) == ("answers alone", None, None)
 
 
 def test_exact_answers_protect_nobody(shards: Path, tmp_path: Path) -> None:

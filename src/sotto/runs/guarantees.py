@@ -19,6 +19,8 @@ from sotto.runs.seeds import sharing, weakest
 
 UNKNOWN = "unknown"
 """Status of a run whose ledger cannot be read."""
+ANSWERS_ALONE = "answers alone"
+"""Status of a student whose certificate is about the answers to it, and not about its policy."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Guarantee:
     """The guarantee of one run, or of several seeds that were trained together.
 
     Attributes:
-        status: status of the weakest certificate, or that of a run without a ledger, or UNKNOWN.
+        status: status of the weakest certificate, or that of a run without a ledger, or UNKNOWN or
+            ANSWERS_ALONE.
         why: the reason for a status that is not "proved".
         epsilon: largest epsilon; of all seeds together if they share their people. None if nothing
             is proved, as are the following.
@@ -92,9 +95,16 @@ def guarantee_of(experiment: Experiment) -> Guarantee:
         status = "none" if jointly else worst.status
         why = f"nothing is proved{jointly}; sotto certificate says why"
         return Guarantee(status, why, certificates=found)
-    return Guarantee(
+    proved = Guarantee(
         "proved", "", epsilon, worst.delta, worst.unit, _distance(worst), certificates=found
     )
+    if worst.unit.kind == "observation":
+        why = (
+            f"{proved.statement}, is about the teacher's answers; the student learns from the same "
+            "observations without noise, so nothing is proved of its policy"
+        )
+        return Guarantee(ANSWERS_ALONE, why, certificates=found)
+    return proved
 
 
 def exported(experiment: Experiment | None) -> dict[str, Any]:
