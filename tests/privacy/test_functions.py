@@ -238,6 +238,19 @@ def test_no_sentence_promises_to_hide_more_than_the_noise_does() -> None:
             one_reward("0", "1", protects=protects)
 
 
+def test_a_release_goes_on_whose_reason_was_worded_otherwise(tmp_path: Path) -> None:
+    """The reason names the change of rewards since 0.2; the bound is a number of its own."""
+    ledger, release = new_ledger(tmp_path), vector_release(horizon=2)
+    release.open(ledger).release(REWARDS)
+    ledger = Ledger.open(tmp_path / "ledger")
+    worded = replace(release.sensitivity, because="each of 22 values moves by at most 1")
+    replace(release, sensitivity=worded).resume(ledger).release(REWARDS)
+    assert ledger.streams[0].releases == 2
+    other = replace(release.sensitivity, value=2 * release.sensitivity.value)
+    with pytest.raises(LedgerMismatch, match="no interrupted stream"):
+        replace(release, sensitivity=other).resume(ledger)
+
+
 def test_rewards_have_one_range_in_a_ledger(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path, epsilon=math.inf, unit=TRANSITION)
     vector_release(unit=TRANSITION, units=9, protects=IN_RANGE).open(ledger)
