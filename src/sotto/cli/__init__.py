@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from sotto import __version__
-from sotto.errors import EnvironmentFailed, visible
+from sotto.errors import CodeFailed, visible
 from sotto.extras import EXTRAS, missing
 from sotto.runs.registry import entries
 
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
         return 2
-    except (ValueError, OSError, OverflowError, EnvironmentFailed) as error:
+    except (ValueError, OSError, OverflowError, CodeFailed) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise
         print(f"sotto: {visible(_sentence(error))}", file=sys.stderr)

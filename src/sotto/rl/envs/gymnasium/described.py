@@ -6,9 +6,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from sotto.errors import failures_of
 from sotto.extras import EXTRAS
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
-from sotto.rl.envs.gymnasium.failures import failures_of
 from sotto.rl.envs.gymnasium.specs import spec_of
 from sotto.rl.envs.gymnasium.unseen import EnvironmentFacts, facts, meets_nobody, unseen_facts
 from sotto.rl.envs.registry import is_native
