@@ -183,9 +183,9 @@ Compute noise and privacy:
   sotto account dpsgd --noise-multiplier 1.0 --sampling-rate 0.01 --steps 1000 --delta 1e-5
 
 Every command has --help, and all but chat and completion have --json. With SOTTO_DEBUG=1 an error
-shows where it comes from. Use your own environment with --env-id my_module:Env-v0, and add wrappers
-as in CartPole-v1+my_module:Wrapper. sotto imports a module only if you name it with --env-id, not
-because a run directory or a dataset names it."""
+shows where it comes from. Use your own environment with --env-id my_module:Env-v0 (Gymnasium) or
+my_module:Class (JAX), and add wrappers as in CartPole-v1+my_module:Wrapper. sotto imports a module
+only if you name it with --env-id, not because a run directory or a dataset names it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
