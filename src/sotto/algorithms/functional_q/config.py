@@ -21,8 +21,7 @@ from sotto.algorithms.settings import (
 from sotto.privacy.mechanisms.functions.calibration import impossibility
 from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
 from sotto.rl.envs.base import AnyEnvironment, Discrete
-from sotto.rl.envs.own import is_own
-from sotto.rl.envs.registry import make
+from sotto.rl.envs.registry import make_ours
 
 Mode = Literal["reward-release", "output-release", "per-iteration", "policy-choice", "paper"]
 ProtectedUnit = Literal["transition", "reward-function"]
@@ -166,12 +165,7 @@ class FunctionalQConfig(Settings):
         Raises:
             ValueError: it is not written in JAX, is not sotto's, or its actions are not discrete.
         """
-        if is_own(self.env_id):  # states are public, so they must not depend on the secret rewards
-            raise ValueError(
-                f"functional-q protects rewards alone, and the states of {self.env_id} could tell "
-                "of them; choose an environment of sotto's, such as Line-v0"
-            )
-        env = make(self.env_id)
+        env = make_ours(self.env_id, "states are public, and those of others could tell of rewards")
         if not isinstance(env.action, Discrete):
             raise ValueError(f"Q-learning needs discrete actions, and those of {env.id} are not")
         return env

@@ -69,7 +69,7 @@ class Environment(ABC, Generic[State, Params]):
     """Public facts about an environment, and its three pure functions."""
 
     id: str = ""
-    """Name. An environment of a user's has the one by which it is asked for, MODULE:CLASS."""
+    """Name of the environment. Of a user's it is MODULE:CLASS, by which it was asked for."""
     observation_size: int
     action: ActionSpace
     default_params: Params = ()  # type: ignore[assignment]

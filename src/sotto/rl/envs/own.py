@@ -85,7 +85,7 @@ def programs(env: AnyEnvironment) -> dict[str, tuple[Callable[..., Any], tuple[A
 
 
 @functools.lru_cache(16)
-def _checked(kind: type[AnyEnvironment], env_id: str) -> AnyEnvironment:
+def _checked(kind: Any, env_id: str) -> AnyEnvironment:
     """Makes the environment, and refuses one that a training could not use."""
     if missing := sorted(getattr(kind, "__abstractmethods__", ())):
         raise ValueError(f"{env_id} has no {' and no '.join(missing)}; write reset, step, observe")
@@ -97,7 +97,7 @@ def _checked(kind: type[AnyEnvironment], env_id: str) -> AnyEnvironment:
     if needed:
         raise ValueError(f"{env_id} gives no {' and no '.join(needed)}; {_DECORATED}")
     with failures_of(env_id):
-        env = replace(kind(), id=env_id)
+        env: AnyEnvironment = replace(kind(), id=env_id)
     _require_facts(env)
     try:
         checked = programs(env)
@@ -140,7 +140,8 @@ def _require_facts(env: AnyEnvironment) -> None:
 
 
 def _require_actions(env: AnyEnvironment) -> None:
-    match env.action:
+    action: Any = env.action
+    match action:
         case Discrete(n=n):
             valid = type(n) is int and n >= 1
         case Box(low=low, high=high):
@@ -204,15 +205,16 @@ def _require_shapes(env: AnyEnvironment, shapes: dict[str, Any]) -> None:
         )
     after, reward, terminated = stepped
     before = shapes["reset"]
-    if jax.tree.structure(after) != jax.tree.structure(before):
+    old, new = (str(jax.tree.structure(one)) for one in (before, after))
+    if old != new:
         raise ValueError(
-            f"step of {env.id} returns a state of the structure {jax.tree.structure(after)}, and "
-            f"reset one of {jax.tree.structure(before)}; return the same from both"
+            f"step of {env.id} returns a state of the structure {new}, and reset one of {old}; "
+            "return the same from both"
         )
-    for (place, old), new in zip(
-        jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
-    ):
-        _require(env.id, f"step's state{jax.tree_util.keystr(place)}", new, old.shape, old.dtype)
+    leaves = jax.tree_util.tree_leaves_with_path(before)
+    for (place, first), second in zip(leaves, jax.tree.leaves(after), strict=True):
+        what = f"step's state{jax.tree_util.keystr(place)}"
+        _require(env.id, what, second, first.shape, first.dtype)
     _require(env.id, "step's reward", reward, (), np.dtype(np.float32))
     _require(env.id, "step's terminated", terminated, (), np.dtype(bool))
     seen = (env.observation_size,)

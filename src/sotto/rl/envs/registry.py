@@ -78,3 +78,18 @@ def make(env_id: str, action_repeat: int = 1) -> AnyEnvironment:
         )
     env = _NATIVE[env_id] if env_id in _NATIVE else own(env_id)
     return env if action_repeat == 1 else ActionRepeat.of(env, action_repeat)
+
+
+def make_ours(env_id: str, why: str) -> AnyEnvironment:
+    """Returns an environment of sotto's, where one of a user's would not do.
+
+    Args:
+        env_id: the environment's name.
+        why: reason that others would not do, for the error.
+
+    Raises:
+        ValueError: it is a user's, or there is none of this name.
+    """
+    if is_own(env_id):
+        raise ValueError(f"{env_id} is not sotto's own ({why}); choose another, such as Line-v0")
+    return make(env_id)
