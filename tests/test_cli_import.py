@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import re
 import sys
 
 import pytest
@@ -50,6 +51,8 @@ def test_all_in_words(log, tmp_path, capsys):
     assert "observation  x, -1 to 1\n" in said
     assert "propensity   p, at least 0.125\n" in said
     assert "rows read fewer than 10" in said
+    assert said.count("  cells of ") == 1
+    assert re.search(r"\n  cells of t, x, s, a, r, p: fewer than 10 of each kind \(.*clipped", said)
     assert "They are no private releases: do not publish them" in said
     found = load(tmp_path / "out")
     assert units(found) == expected(ROWS, declared())

@@ -48,7 +48,8 @@ def test_the_python_of_a_tutorial_prints_what_it_shows(page, tmp_path, monkeypat
             printed = output.getvalue().splitlines()[-text.count("print(") :]
         elif language == "text":
             assert printed == text.splitlines()
-    sys.modules.pop("corridor", None)
+    for _, title, _ in pages()[page]:
+        sys.modules.pop(title.removesuffix(".py"), None)
 
 
 def test_the_commands_of_tutorials_are_those_of_the_readme() -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sotto.privacy.release.release import Release
     from sotto.privacy.statements import Assumption, Correlation, Once, Part, Poisson, Returning
     from sotto.privacy.units import Adjacency, Unit
+    from sotto.rl.envs.base import Box, Discrete, Environment, flip, toss
     from sotto.rl.language.agent import LanguageAgent
     from sotto.rl.networks import MLP, Policy
     from sotto.runs.agents.agent import Agent, load, load_language
@@ -70,6 +71,8 @@ _PUBLIC = {
     "Settings": "sotto.algorithms.settings",
     **dict.fromkeys(("MLP", "Policy"), "sotto.rl.networks"),
     "EpsilonGreedy": "sotto.algorithms.baselines.q_learning",
+    # For environments in JAX in other packages.
+    **dict.fromkeys(("Environment", "Discrete", "Box", "toss", "flip"), "sotto.rl.envs.base"),
     # The door: releases, budgets and ledgers.
     "Release": "sotto.privacy.release.release",
     **dict.fromkeys(

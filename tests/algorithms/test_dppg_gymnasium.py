@@ -100,7 +100,10 @@ def test_the_command_warns_of_rewards_that_are_not_finite(
     env_id: str, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert trained_by_command(env_id, tmp_path) == 0
-    assert ("all observations and rewards of NanClinic-v0" in capsys.readouterr().err) == warns
+    said = capsys.readouterr()
+    assert ("all observations and rewards of NanClinic-v0" in said.err) == warns
+    begun = said.out[: said.out.index("1/1 updates")]  # it can take a minute until then
+    assert begun.count(f"first update: 3 copies of {env_id} take up to 8 steps each in Python") == 1
 
 
 def test_real_people_are_met_in_a_process_of_their_own(tmp_path: Path) -> None:

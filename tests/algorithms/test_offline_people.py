@@ -357,7 +357,12 @@ def test_a_setting_that_contradicts_the_log_and_another_simulator_are_refused(tm
 
 @pytest.mark.parametrize(
     ("env_id", "told"),
-    [("CartPole-v1", False), ("MountainCar-v0", False), ("clinics:TestClinic-v0", True)],
+    [
+        ("CartPole-v1", False),
+        ("MountainCar-v0", False),
+        ("clinics:TestClinic-v0", True),
+        ("halls:Hall", True),
+    ],
 )
 def test_policies_are_played_in_own_environments_with_a_warning(env_id: str, told: bool) -> None:
     """Returns there are shown, also where the people of the log are real."""

@@ -336,6 +336,31 @@ def test_no_module_that_experts_name_is_imported(capsys, trap, tmp_path):
     assert not marker.exists()
 
 
+def test_no_module_of_a_class_that_a_file_names_is_imported(capsys, trap, tmp_path):
+    """A name without a version is a class in JAX, which other code makes than Gymnasium's."""
+    name, marker = trap[0].removesuffix("-v0"), trap[1]
+    ppo = run_of(tmp_path / "ppo", "ppo", PPOConfig(hidden=(8,)), False, config={"env_id": name})
+    for words in (
+        ("eval", ppo, "--episodes", "1"),
+        ("eval", ppo, "--video", tmp_path / "x.gif"),
+        ("train", "ppo", "--out", ppo, "--resume", "--json"),
+        ("train", "kickstart", "--teacher", ppo, "--out", tmp_path / "student"),
+        ("train", "expert-offline", "--dataset", dataset_of(tmp_path / "data-v0", name),
+         "--method", "bc", "--out", tmp_path / "run", "--json"),
+    ):  # fmt: skip
+        assert f"give --env-id {name} if you trust it" in refused(capsys, *words)
+    with pytest.raises(ValueError, match=f"give --env-id {name} if you trust it"):
+        sotto.load(ppo)
+    settings = {"env_id": name, "experts": 1, "hidden": [8], "seed": 0, "format": experts._FORMAT}
+    (tmp_path / "experts").mkdir()
+    with (tmp_path / "experts" / "experts.npz").open("wb") as file:
+        np.savez(file, header=np.array(json.dumps({"settings": settings})), returns=np.zeros(1))
+    refused(capsys, "experts", "collect", tmp_path / "experts", "--out", tmp_path / "x-v0")
+    assert not marker.exists()
+    assert "has no class Trap" in refused(capsys, "eval", ppo, "--env-id", name)
+    assert marker.exists()
+
+
 def test_a_name_without_a_module_and_one_the_user_gave_are_let_through():
     assert from_data("CartPole-v1", "x") == "CartPole-v1"
     assert from_data("a:B-v0", "x", named="a:B-v0") == "a:B-v0"

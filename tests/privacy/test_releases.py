@@ -17,6 +17,7 @@ from references import variance_p_value
 from scipy import linalg, stats
 from small import GAP, HORIZON, QUIET, SLOTS, UNITS, D, keys, newcomers
 
+from sotto.errors import CodeFailed
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.claims.streams import SAMPLED_PLACES
 from sotto.privacy.errors import (
@@ -183,6 +184,30 @@ def test_impure_functions_are_refused_before_the_ledger_knows(
     (ledger,) = make_ledgers()
     with pytest.raises(ImpureFunction):
         release(**changes).open([ledger], states(), UNITS)
+    assert ledger.streams == ()
+
+
+@pytest.mark.parametrize("role", ["local", "server"])
+def test_an_error_of_an_authors_function_says_whose_it_is_and_where(
+    make_ledgers: MakeLedgers, role: str
+) -> None:
+    def misspelt(*_given: Any) -> Any:
+        return stat  # noqa: F821
+
+    def branches(state: Any, *_given: Any) -> Any:
+        return state if state.sum() > 0 else -state
+
+    (ledger,) = make_ledgers()
+    line = misspelt.__code__.co_firstlineno + 1
+    for function, says in (
+        (misspelt, rf"NameError in .*test_releases.py, line {line}: name 'stat' is not defined"),
+        (branches, r"TracerBoolConversionError in .*test_releases.py, line \d+: Attempted boolean"),
+    ):
+        with pytest.raises(CodeFailed, match=rf"^`{role}` of '.+' raised {says}") as failure:
+            release(**{role: function}).open([ledger], states(), UNITS)
+        assert "\n" not in str(failure.value)
+    with pytest.raises(ValueError, match=rf"^{role} must return "):
+        release(**{role: lambda state, *_given: state}).open([ledger], states(), UNITS)
     assert ledger.streams == ()
 
 

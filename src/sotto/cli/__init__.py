@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from sotto import __version__
-from sotto.errors import EnvironmentFailed, visible
+from sotto.errors import CodeFailed, visible
 from sotto.extras import EXTRAS, missing
 from sotto.runs.registry import entries
 
@@ -183,9 +183,9 @@ Compute noise and privacy:
   sotto account dpsgd --noise-multiplier 1.0 --sampling-rate 0.01 --steps 1000 --delta 1e-5
 
 Every command has --help, and all but chat and completion have --json. With SOTTO_DEBUG=1 an error
-shows where it comes from. Use your own environment with --env-id my_module:Env-v0, and add wrappers
-as in CartPole-v1+my_module:Wrapper. sotto imports a module only if you name it with --env-id, not
-because a run directory or a dataset names it."""
+shows where it comes from. Use your own environment with --env-id my_module:Env-v0 (Gymnasium) or
+my_module:Class (JAX), and add wrappers as in CartPole-v1+my_module:Wrapper. sotto imports a module
+only if you name it with --env-id, not because a run directory or a dataset names it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
         return 2
-    except (ValueError, OSError, OverflowError, EnvironmentFailed) as error:
+    except (ValueError, OSError, OverflowError, CodeFailed) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise
         print(f"sotto: {visible(_sentence(error))}", file=sys.stderr)

@@ -182,7 +182,7 @@ def _lines(out: Path, declaration: Declaration, counts: dict[str, Any]) -> list[
         f"not parsed {_about(counts['unparsed'])}",
         f"  people left out: {_about(counts['people_dropped'])}",
         f"  rows of the same person and time: {_about(counts['same_time'])}",
-        *(f"  cells of {name}: {_about(count)}" for name, count in counts["cells"].items()),
+        *_about_each(counts["cells"]),
         _NOT_PRIVATE,
     ]
     return lines
@@ -193,6 +193,19 @@ def _column(one: Column) -> str:
     if isinstance(one, Categories):
         return f"{one.column}, one of {', '.join(map(str, one.categories))}{filled}"
     return f"{one.column}, {one.low:g} to {one.high:g}{filled}"
+
+
+def _about_each(cells: dict[str, int]) -> list[str]:
+    """Returns a line for each kind of cells with a count, and one for all others together."""
+    lines = [f"  cells of {name}: {_about(count)}" for name, count in cells.items() if count]
+    few = [name.rpartition(": ") for name, count in cells.items() if not count]
+    if few:
+        columns, kinds = (
+            ", ".join(dict.fromkeys(one)) for one in list(zip(*few, strict=True))[::2]
+        )
+        each = "each other kind" if lines else "each kind"
+        lines.append(f"  cells of {columns}: {_about(0)} of {each} ({kinds})")
+    return lines
 
 
 def _about(count: int) -> str:

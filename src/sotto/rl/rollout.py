@@ -184,6 +184,7 @@ def _step(
     distribution = policy(observation)
     action = distribution.mode() if greedy else distribution.sample(noise)
     state, reward, terminated = env.step(now.state, env.action.clip(action), params)
+    reward, terminated = jnp.asarray(reward), jnp.asarray(terminated)  # a user's may be constants
     elapsed = now.elapsed + 1
     seen = Trajectory(
         observations=observation,

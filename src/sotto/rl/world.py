@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from sotto.errors import EnvironmentFailed
+from sotto.errors import EnvironmentFailed, failures_of
 from sotto.rl.envs.base import AnyEnvironment, Discrete
-from sotto.rl.envs.gymnasium.failures import failures_of, flattened
+from sotto.rl.envs.gymnasium.shapes import flattened
 from sotto.rl.envs.gymnasium.specs import spec_of
 
 Seen = tuple[

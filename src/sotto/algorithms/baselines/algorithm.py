@@ -22,7 +22,7 @@ from sotto.algorithms.baselines.ppo import PPOConfig, PPOMetrics
 from sotto.algorithms.baselines.presets import a2c_preset, ppo_preset
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, greedy_runs
 from sotto.keys import keys_of
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for, tell_first_update
 from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
 from sotto.trees import at, stacked
@@ -195,6 +195,7 @@ def _through_gymnasium(
     env = environment(settings.env_id)
     chunk = -(-settings.num_updates // _PROGRESS_POINTS)
     processes = processes_for(settings.num_envs)
+    tell_first_update(settings.env_id, settings.num_envs, settings.num_steps)
     with ExitStack() as stack:
         going = []
         for index, seed in enumerate(seeds):

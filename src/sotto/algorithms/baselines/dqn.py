@@ -132,7 +132,7 @@ def init(config: DQNConfig, key: PRNGKeyArray) -> DQNState:
     """
     env = make(config.env_id)
     network_key, lane_key = jax.random.split(key)
-    scale = abs(env.reward_per_step) / (1 - config.discount)
+    scale = (abs(env.reward_per_step) or 1.0) / (1 - config.discount)
     values = QNetwork(env, config.hidden, network_key, scale)
     rows = config.buffer_updates * config.steps_per_update
     seen = jnp.zeros((rows, env.observation_size), jnp.float32)

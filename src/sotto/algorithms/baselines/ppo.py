@@ -173,7 +173,7 @@ def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, states: Any
             observation_scale=env.observation_scale,
             observation_centre=env.observation_centre,
             # The return of an endless ordinary episode, so that targets are of order one.
-            scale=abs(env.reward_per_step) / (1 - config.discount),
+            scale=(abs(env.reward_per_step) or 1.0) / (1 - config.discount),
         ),
     )
     return PPOState(

@@ -44,8 +44,8 @@ class DPPGConfig(Settings):
     )
 
     env_id: str = "CartPole-v1"
-    """Environment: one written in JAX, such as CartPole-v1 or Acrobot-v1, or any Gymnasium id with
-    Box observations."""
+    """Environment: one written in JAX, such as CartPole-v1, Acrobot-v1 or your own my_module:Class,
+    or any Gymnasium id with Box observations."""
     seed: Seed = 0
     """Seed of networks, simulated users and their actions. Noise never comes from it."""
     total_steps: Count = 500_000

@@ -18,7 +18,7 @@ from sotto.privacy.units import PopulationKind, whose_people
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
 from sotto.rl.envs.gymnasium.blocks import BLOCK, Block, blocks_of
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for, tell_first_update
 from sotto.rl.envs.gymnasium.described import Described
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 from sotto.rl.networks import Policy
@@ -80,6 +80,8 @@ class Collector:
         if cluster.connected() and config.population == "real":
             raise ValueError("Ray may write people's data to disks; meet real people without it")
         self._config = config
+        copies = _environments(config, config.users_per_update)
+        tell_first_update(config.env_id, copies, config.steps_per_user)
         self._users = None if cluster.connected() else _users(config, config.users_per_update)
         # An environment that is not told whom it meets may choose by the seed. Drawn seeds can be
         # equal, so real people's are their enrolment numbers.

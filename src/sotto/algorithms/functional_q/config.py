@@ -21,7 +21,7 @@ from sotto.algorithms.settings import (
 from sotto.privacy.mechanisms.functions.calibration import impossibility
 from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
 from sotto.rl.envs.base import AnyEnvironment, Discrete
-from sotto.rl.envs.registry import make
+from sotto.rl.envs.registry import make_ours
 
 Mode = Literal["reward-release", "output-release", "per-iteration", "policy-choice", "paper"]
 ProtectedUnit = Literal["transition", "reward-function"]
@@ -163,9 +163,9 @@ class FunctionalQConfig(Settings):
         """The environment in which the agent acts.
 
         Raises:
-            ValueError: it is not written in JAX, or its actions are not discrete.
+            ValueError: it is not written in JAX, is not sotto's, or its actions are not discrete.
         """
-        env = make(self.env_id)
+        env = make_ours(self.env_id, "states are public, and those of others could tell of rewards")
         if not isinstance(env.action, Discrete):
             raise ValueError(f"Q-learning needs discrete actions, and those of {env.id} are not")
         return env

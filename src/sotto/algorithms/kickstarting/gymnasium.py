@@ -16,7 +16,7 @@ from sotto.algorithms.kickstarting.student import KickstartState
 from sotto.algorithms.kickstarting.training import Collect
 from sotto.keys import keys_of
 from sotto.rl.envs.base import Discrete
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for, tell_first_update
 from sotto.trees import at, single
 
 
@@ -69,6 +69,7 @@ def collecting(config: KickstartConfig, seeds: Sequence[int]) -> Iterator[Collec
     Episodes start from a reset, also those of a training that goes on.
     """
     env, processes = environment(config.env_id), processes_for(config.num_envs)
+    tell_first_update(config.env_id, config.num_envs, config.num_steps)
     with ExitStack() as stack:
         students = []
         for seed in seeds:

@@ -26,6 +26,7 @@ from jax._src.named_sharding import NamedSharding, UnspecifiedValue
 from jax._src.source_info_util import SourceInfo
 from jax.extend import core as jex_core
 
+from sotto.errors import CodeFailed
 from sotto.keys import KEY
 from sotto.modules import is_defined_in
 from sotto.privacy.release import primitives
@@ -57,9 +58,12 @@ def require_pure(
     """
     try:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    except NameError as error:  # jax: "unbound axis name"
+    except (NameError, CodeFailed) as error:
+        cause = error.__cause__ or error
+        if not isinstance(cause, NameError) or "unbound axis name" not in str(cause):
+            raise
         raise ImpureFunction(
-            f"{role} uses a named axis ({error}); one person's function cannot see the others"
+            f"{role} uses a named axis ({cause}); one person's function cannot see the others"
         ) from error
     _require_pure_program(role, closed)
     accepted = signature(arguments)

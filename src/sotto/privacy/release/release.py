@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from sotto.errors import CodeFailed, failures_of
 from sotto.keys import KEY
 from sotto.privacy.claims import same_stream
 from sotto.privacy.claims.streams import POOL, SAMPLED_PLACES
@@ -163,13 +164,16 @@ class Release(ReleaseDeclaration):
         Raises:
             ImpureFunction: `local` or `server` could carry data past the door.
             ValueError: parts or states do not match.
+            CodeFailed: `local` or `server` raised an exception; the message says where.
         """
         trees: dict[str, Any] = {}
 
         def on_leaves(state_leaves: Any, unit_leaves: Any, key: PRNGKeyArray) -> Any:
-            parts, shown = self.local(like(state, state_leaves), like(unit, unit_leaves), key)
-            if not isinstance(parts, Mapping):
+            with failures_of(f"`local` of {self.name!r}", CodeFailed):
+                made = self.local(like(state, state_leaves), like(unit, unit_leaves), key)
+            if not (_is_pair(made) and isinstance(made[0], Mapping)):
                 raise ValueError("local must return its parts by their names, and diagnostics")
+            parts, shown = made
             trees["parts"] = {
                 name: jax.tree.structure(part, is_leaf=factored.is_factored)
                 for name, part in parts.items()
@@ -179,7 +183,11 @@ class Release(ReleaseDeclaration):
 
         def serve_leaves(state_leaves: Any, released: dict[str, Any]) -> Any:
             shaped = {n: jax.tree.unflatten(trees["parts"][n], one) for n, one in released.items()}
-            after, log = self.server(like(state, state_leaves), shaped)
+            with failures_of(f"`server` of {self.name!r}", CodeFailed):
+                made = self.server(like(state, state_leaves), shaped)
+            if not _is_pair(made):
+                raise ValueError("server must return the next public state, and a log")
+            after, log = made
             trees["after"], trees["log"] = jax.tree.structure(after), jax.tree.structure(log)
             return leaves_of(after), leaves_of(log)
 
@@ -303,6 +311,10 @@ class Release(ReleaseDeclaration):
         return correlated.rounding(
             self.correlation, self.horizon, dimensions, ratios, noise_multiplier
         )
+
+
+def _is_pair(made: Any) -> bool:
+    return isinstance(made, tuple | list) and len(made) == 2
 
 
 def _size(part: PyTree[Any]) -> int:

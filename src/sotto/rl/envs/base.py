@@ -68,10 +68,11 @@ ActionSpace = Discrete | Box
 class Environment(ABC, Generic[State, Params]):
     """Public facts about an environment, and its three pure functions."""
 
-    id: str
+    id: str = ""
+    """Name of the environment. Of a user's it is MODULE:CLASS, by which it was asked for."""
     observation_size: int
     action: ActionSpace
-    default_params: Params
+    default_params: Params = ()  # type: ignore[assignment]
     """Physics, as a pytree of Python floats; pass it (or a variant) to every function."""
     reset_size: int
     """Number of uniforms in [0, 1) that one reset consumes."""
@@ -79,10 +80,15 @@ class Environment(ABC, Generic[State, Params]):
     """Time limit in steps, at which an episode is truncated."""
     observation_centre: tuple[float, ...] | None = None
     """Public typical observation, which policies subtract first; None is zero."""
-    observation_scale: tuple[float, ...]
-    """Public factors that bring each observation to order one; policies multiply by them."""
-    reward_per_step: float
+    observation_scale: tuple[float, ...] = ()
+    """Public factors that bring each observation to order one, which policies multiply by. None
+    given: they are 1."""
+    reward_per_step: float = 0.0
     """Public reward of an ordinary step, for constant baselines: reward / (1 - discount)."""
+
+    def __post_init__(self) -> None:
+        if not self.observation_scale:
+            object.__setattr__(self, "observation_scale", (1.0,) * self.observation_size)
 
     @abstractmethod
     def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:

@@ -1,4 +1,4 @@
-"""Environments written in JAX, by their Gymnasium ids."""
+"""Environments written in JAX: ours by their Gymnasium ids, those of users by MODULE:CLASS."""
 
 import difflib
 
@@ -8,6 +8,7 @@ from sotto.rl.envs.cartpole import CartPole, CentredCartPole
 from sotto.rl.envs.dosing import Dosing
 from sotto.rl.envs.hiv import HIV
 from sotto.rl.envs.line import Line
+from sotto.rl.envs.own import is_own, own
 from sotto.rl.envs.river_swim import EXCHANGED, RiverSwim, RiverSwimParams
 from sotto.rl.envs.wrappers import ActionRepeat
 
@@ -28,8 +29,11 @@ _NATIVE: dict[str, AnyEnvironment] = {
 
 
 def is_native(env_id: str) -> bool:
-    """Returns whether the environment is written in JAX; Gymnasium runs all others."""
-    return env_id in _NATIVE
+    """Returns whether the environment is written in JAX; Gymnasium runs all others.
+
+    No module is imported: the name alone says it.
+    """
+    return env_id in _NATIVE or is_own(env_id)
 
 
 def from_data(env_id: str, source: object, named: str | None = None) -> str:
@@ -59,14 +63,33 @@ def from_data(env_id: str, source: object, named: str | None = None) -> str:
 def make(env_id: str, action_repeat: int = 1) -> AnyEnvironment:
     """Returns the environment of this name, with each action applied `action_repeat` times.
 
+    A module that the name holds is imported, so `from_data` must have seen a name from a file.
+
     Raises:
-        ValueError: the name is unknown, or the repeat does not divide the time limit.
+        ValueError: the name is unknown, the user's class is none that a training could use, or the
+            repeat does not divide the time limit.
+        EnvironmentFailed: code of the user's raised an exception.
     """
-    if env_id not in _NATIVE:
+    if not is_native(env_id):
         close = difflib.get_close_matches(env_id, _NATIVE, n=3, cutoff=0.5) or list(_NATIVE)
         raise ValueError(
             f"this needs an environment written in JAX, and {env_id!r} is none; did you mean "
             f"{' or '.join(close)}?"
         )
-    env = _NATIVE[env_id]
+    env = _NATIVE[env_id] if env_id in _NATIVE else own(env_id)
     return env if action_repeat == 1 else ActionRepeat.of(env, action_repeat)
+
+
+def make_ours(env_id: str, why: str) -> AnyEnvironment:
+    """Returns an environment of sotto's, where one of a user's would not do.
+
+    Args:
+        env_id: the environment's name.
+        why: reason that others would not do, for the error.
+
+    Raises:
+        ValueError: it is a user's, or there is none of this name.
+    """
+    if is_own(env_id):
+        raise ValueError(f"{env_id} is not sotto's own ({why}); choose another, such as Line-v0")
+    return make(env_id)

@@ -6,6 +6,7 @@ user has a seed and a copy of the environment. Nothing in one copy depends on wh
 in another.
 """
 
+import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ from sotto.rl.envs.gymnasium.specs import can_be_sent, remote_spec, spec_of
 from sotto.rl.envs.gymnasium.unseen import UnseenError, pickled
 from sotto.rl.rollout import Actor, Trajectory
 
+_log = logging.getLogger(__name__)
+
 Act = Callable[[Float[Any, "users obs"], PRNGKeyArray], Array]
 """Batched policy, from the observations of all users and a key to actions [users] or [users, a]."""
 
@@ -47,6 +50,20 @@ def greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyA
     """Returns the policy's mode for each user; `partial(greedy, policy)` is an `Act`."""
     del key
     return policy(observations).mode()
+
+
+def tell_first_update(env_id: str, copies: int, steps: int) -> None:
+    """Logs what a training does until its first update, which can take a minute or more.
+
+    Args:
+        env_id: the environment's name.
+        copies: number of copies of the environment.
+        steps: most steps of each copy in an update.
+    """
+    _log.info(
+        f"first update: {copies} copies of {env_id} take up to {steps} steps each in Python, and "
+        "then the learning is compiled"
+    )
 
 
 class GymnasiumUsers:

@@ -6,11 +6,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from sotto.errors import failures_of
 from sotto.extras import EXTRAS
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
-from sotto.rl.envs.gymnasium.failures import failures_of
 from sotto.rl.envs.gymnasium.specs import spec_of
 from sotto.rl.envs.gymnasium.unseen import EnvironmentFacts, facts, meets_nobody, unseen_facts
+from sotto.rl.envs.own import is_own
 from sotto.rl.envs.registry import is_native
 
 # One over the standard deviation under uniformly random actions: ten resets, 500 steps each.
@@ -60,8 +61,11 @@ def is_simulator(env_id: str) -> bool:
 
 
 def evaluation_notes(env_id: str) -> tuple[str, ...]:
-    """Returns what to know before policies are evaluated in an environment of the user's own."""
-    if is_simulator(env_id):
+    """Returns what to know before policies are evaluated in an environment of the user's own.
+
+    One in JAX meets nobody, but its numbers may have been computed from people's data.
+    """
+    if is_simulator(env_id) and not is_own(env_id):
         return ()
     return (
         f"Policies are evaluated in {env_id} and their returns are shown, so it must be a public "

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Bool, Float
 
+from sotto.errors import failures_of
 from sotto.rl.envs.gymnasium import specs
 from sotto.rl.envs.gymnasium.at_once import AtOnce
-from sotto.rl.envs.gymnasium.failures import failures_of, flattened
 from sotto.rl.envs.gymnasium.landers import landers_of
 from sotto.rl.envs.gymnasium.mujoco_bodies import bodies_of
+from sotto.rl.envs.gymnasium.shapes import flattened
 
 _RESET, _STEP, _STEP_AND_RESET = b"r", b"s", b"a"
 _READY, _FAILED = b"+", b"-"

@@ -19,6 +19,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from sotto.rl.envs.gymnasium import specs
 from sotto.rl.envs.gymnasium.parallel import WORKER_PROGRAM
+from sotto.rl.envs.own import is_own
 
 SIMULATORS = ("sotto", "gymnasium", "ale_py")
 """Packages whose environments are simulators, which meet no real people."""
@@ -33,8 +34,9 @@ def meets_nobody(env_id: str, package: str = "sotto") -> ValueError:
         env_id: its name.
         package: top-level package of its class; the default is that of environments in JAX.
     """
+    what = "runs in JAX" if is_own(env_id) else f"is a simulator that comes with {package}"
     return ValueError(
-        f"{env_id} is a simulator that comes with {package} and meets no real people; "
+        f"{env_id} {what} and meets no real people; "
         "leave out --population real, or give --env-id your own environment that meets "
         "them (module:Name-v0, registered with Gymnasium)"
     )
