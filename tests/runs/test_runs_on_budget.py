@@ -137,7 +137,7 @@ def test_an_import_is_refused_before_anybody_writes_its_numbers(folder, capsys, 
         ({"budget": "postgresql:///x?sslpassword=secret"}, "would reveal the password"),
         (
             {"budget": "nowhere.budget"},
-            r"there is no shared budget at .*nowhere.budget; create one with: sotto budget",
+            "nowhere.budget; create one with: sotto budget create ",
         ),
         ({"env_id": "CartPole-v1", "population": "simulated"}, "nobody to protect"),
         ({"target_epsilon": 3.0}, "alone costs each person epsilon 3"),
