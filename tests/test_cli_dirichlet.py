@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from commands import refused, run_json
+from commands import printed, refused, run_json
 
 from sotto.cli import main
 
@@ -46,6 +46,23 @@ def test_account_gaussian_policy(capsys) -> None:
         *("--distance", "0.1", "--delta", "1e-5"),
     )
     assert answer["epsilon"] == pytest.approx(4.3772, abs=1e-3)  # multiplier 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("account", "gaussian-policy", "--actions", "6", "--noise-stddev", "0.1", "--delta=1e-5"),
+        (*DIRICHLET, "--floor", "0.1"),
+    ],
+)
+def test_equal_rows_cost_nothing_and_are_said_to_be_answered(capsys, words) -> None:
+    said = printed(capsys, *words, "--distance", "0")
+    assert said.startswith("epsilon 0 at delta 1e-05 (1 answer of ")
+    assert "\nNeighbouring rows are equal, so no answer depends on the data.\n" in said
+    assert "released" not in said
+    answer = run_json(capsys, *words, "--distance", "0")
+    assert (answer["epsilon"], answer["queries"]) == (0, 1)
+    assert answer["method"] == "Neighbouring rows are equal, so no answer depends on the data"
 
 
 def test_radii_come_with_what_they_are_worth(capsys) -> None:

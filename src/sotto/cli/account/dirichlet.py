@@ -32,6 +32,9 @@ _MechanismName = Annotated[
     tyro.conf.arg(help="truncated-dirichlet draws answers with no entry below --threshold."),
 ]
 
+_EQUAL = "Neighbouring rows are equal, so no answer depends on the data"
+"""What stands in the place of a method where no answer costs anything."""
+
 
 @command("account dirichlet")
 def account_dirichlet(
@@ -213,7 +216,8 @@ def _account(
 ) -> dict[str, Any]:
     if queries < 1:
         raise ValueError(f"queries must be at least 1, got {queries}")
-    curve = compose(mechanism.events(distance, queries))
+    events = mechanism.events(distance, queries)
+    curve = compose(events)
     return {
         "mechanism": mechanism.kind,
         "epsilon": curve.epsilon(delta),
@@ -221,7 +225,7 @@ def _account(
         **mechanism.model_dump(exclude={"kind"}),
         "distance": distance,
         "queries": queries,
-        "method": curve.method,
+        "method": curve.method if events else _EQUAL,
     }
 
 
@@ -229,13 +233,16 @@ def _print(answer: dict[str, Any], json: bool) -> None:
     if json:
         print_json(answer)
         return
+    queries = answer["queries"]
     print(
-        f"{guarantee(answer['epsilon'], answer['delta'])} "
-        f"({answer['queries']} answers of {answer['mechanism']}, rows {answer['distance']:g} apart)"
+        f"{guarantee(answer['epsilon'], answer['delta'])} ({queries} "
+        f"answer{'' if queries == 1 else 's'} of {answer['mechanism']}, "
+        f"rows {answer['distance']:g} apart)"
     )
     if "target_epsilon" in answer:
         print(f"Concentration: {answer['concentration']:.6g}.")
-    print(f"Computed by: {answer['method']}.")
+    equal = answer["method"] == _EQUAL
+    print(f"{_EQUAL if equal else 'Computed by: ' + answer['method']}.")
     if "paper_epsilon" in answer:
         print(f"Theorem 1 of the paper, repaired: {at_most(answer['repaired_epsilon'])}.")
         print(f"As the paper states it: {answer['paper_epsilon']:.4g} ({PAPER_NOTE}).")
