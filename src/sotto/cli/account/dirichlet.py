@@ -33,7 +33,7 @@ _MechanismName = Annotated[
 ]
 
 _EQUAL = "Neighbouring rows are equal, so no answer depends on the data"
-"""What stands in the place of a method where no answer costs anything."""
+"""It stands in the place of a method where no answer costs anything."""
 
 
 @command("account dirichlet")

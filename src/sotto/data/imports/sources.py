@@ -113,7 +113,7 @@ def _require_columns(where: str, columns: tuple[str, ...], there: list[str], ins
         where: the log.
         columns: the declared names.
         there: the names in the log.
-        instead: what is there, in a sentence.
+        instead: a sentence about the columns that it has.
     """
     absent = [name for name in columns if name not in there]
     if absent:
