@@ -133,3 +133,17 @@ def test_calibrate_dirichlet_never_exceeds_the_target(capsys) -> None:
 )
 def test_bad_input_is_one_sentence(capsys, words, says) -> None:
     assert says in refused(capsys, *words.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"--target-epsilon": "-1"}, "--target-epsilon must be positive and finite, got -1.0"),
+        ({"--queries": "0"}, "queries must be at least 1, got 0"),
+        ({"--distance": "0"}, "no answer depends on the data: every concentration costs epsilon 0"),
+    ],
+)
+def test_a_calibration_refuses_impossible_numbers_by_name(capsys, changes, why) -> None:
+    given = {"--target-epsilon": "8", "--actions": "6", "--floor": "0.1", "--distance": "0.002"}
+    words = [word for flag in (given | {"--delta": "1e-5"} | changes).items() for word in flag]
+    assert why in refused(capsys, "calibrate", "dirichlet", *words)

@@ -159,6 +159,11 @@ def calibrate_dirichlet(
       sotto calibrate dirichlet --target-epsilon 8 --actions 6 --floor 0.1 --distance 0.002 \\
         --queries 1000 --delta 1e-5
     """
+    _check_queries(queries)
+    if not 0 < target_epsilon < math.inf:
+        raise ValueError(f"--target-epsilon must be positive and finite, got {target_epsilon}")
+    if not Dirichlet(actions=actions, concentration=1.0, floor=floor).events(distance, queries):
+        raise ValueError(f"{_EQUAL[0].lower()}{_EQUAL[1:]}: every concentration costs epsilon 0")
 
     def epsilon(concentration: float) -> float:
         mechanism = Dirichlet(actions=actions, concentration=concentration, floor=floor)
@@ -211,11 +216,15 @@ def _mechanism(
     )
 
 
+def _check_queries(queries: int) -> None:
+    if queries < 1:
+        raise ValueError(f"queries must be at least 1, got {queries}")
+
+
 def _account(
     mechanism: PolicyMechanism, distance: float, queries: int, delta: float
 ) -> dict[str, Any]:
-    if queries < 1:
-        raise ValueError(f"queries must be at least 1, got {queries}")
+    _check_queries(queries)
     events = mechanism.events(distance, queries)
     curve = compose(events)
     return {
