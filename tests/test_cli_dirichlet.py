@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from commands import refused, run_json
+from commands import printed, refused, run_json
 
 from sotto.cli import main
 
@@ -46,6 +46,23 @@ def test_account_gaussian_policy(capsys) -> None:
         *("--distance", "0.1", "--delta", "1e-5"),
     )
     assert answer["epsilon"] == pytest.approx(4.3772, abs=1e-3)  # multiplier 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("account", "gaussian-policy", "--actions", "6", "--noise-stddev", "0.1", "--delta=1e-5"),
+        (*DIRICHLET, "--floor", "0.1"),
+    ],
+)
+def test_equal_rows_cost_nothing_and_are_said_to_be_answered(capsys, words) -> None:
+    said = printed(capsys, *words, "--distance", "0")
+    assert said.startswith("epsilon 0 at delta 1e-05 (1 answer of ")
+    assert "\nNeighbouring rows are equal, so no answer depends on the data.\n" in said
+    assert "released" not in said
+    answer = run_json(capsys, *words, "--distance", "0")
+    assert (answer["epsilon"], answer["queries"]) == (0, 1)
+    assert answer["method"] == "Neighbouring rows are equal, so no answer depends on the data"
 
 
 def test_radii_come_with_what_they_are_worth(capsys) -> None:
@@ -116,3 +133,17 @@ def test_calibrate_dirichlet_never_exceeds_the_target(capsys) -> None:
 )
 def test_bad_input_is_one_sentence(capsys, words, says) -> None:
     assert says in refused(capsys, *words.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"--target-epsilon": "-1"}, "--target-epsilon must be positive and finite, got -1.0"),
+        ({"--queries": "0"}, "queries must be at least 1, got 0"),
+        ({"--distance": "0"}, "no answer depends on the data: every concentration costs epsilon 0"),
+    ],
+)
+def test_a_calibration_refuses_impossible_numbers_by_name(capsys, changes, why) -> None:
+    given = {"--target-epsilon": "8", "--actions": "6", "--floor": "0.1", "--distance": "0.002"}
+    words = [word for flag in (given | {"--delta": "1e-5"} | changes).items() for word in flag]
+    assert why in refused(capsys, "calibrate", "dirichlet", *words)

@@ -10,6 +10,7 @@ from small_runs import SMALL_PPO
 
 from sotto.cli import evaluate, main
 from sotto.errors import RunError
+from sotto.runs.agents import agent
 from sotto.runs.evaluations import open_evaluation
 
 IMPORT = [
@@ -96,6 +97,9 @@ def test_a_table_states_what_it_assumes(log, tmp_path, capsys):
     ("words", "said"),
     [
         (["--policy", "always:7"], "names no action"),
+        (["--policy", "unifrom"], "'unifrom' is no policy (did you mean uniform?); give uniform,"),
+        (["--policy", "alwyas:1"], "(did you mean always:1?)"),
+        (["--policy", "best"], "'best' is no policy; give uniform, always:K with K from 0 to 1,"),
         (["--policy", "always:1", "always:1"], "named twice"),
         ([], "no policy"),
         (
@@ -117,6 +121,13 @@ def test_a_refused_evaluation_leaves_nothing(log, tmp_path, capsys, words, said)
     assert said in error
     assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_misspelt_policy_is_refused_before_runs_are_loaded(log, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "_refuse_unpaid", lambda *_: None)
+    monkeypatch.setattr(agent, "load", lambda *_, **__: pytest.fail("a run was loaded"))
+    assert run("a-run", "--policy", "unifrom", "--on", log, "--epsilon", "3") == 2
+    assert "did you mean uniform?" in capsys.readouterr().err
 
 
 def test_a_second_evaluation_needs_another_place(log, tmp_path, capsys):

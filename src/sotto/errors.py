@@ -1,10 +1,11 @@
 """Errors that several packages raise, and the form in which text of unknown origin is printed."""
 
 import contextlib
+import difflib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -74,3 +75,14 @@ def visible(text: str) -> str:
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
     )
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """Returns a question in parentheses with the known word that is most like a word, or nothing.
+
+    Args:
+        word: the unknown word.
+        known: the words that there are.
+    """
+    alike = difflib.get_close_matches(word, known, 1)
+    return f" (did you mean {alike[0]}?)" if alike else ""

@@ -62,7 +62,7 @@ class Declared:
                 given = tuple(map(_plain, given))
             elif isinstance(given, Mapping):
                 given = {name: _plain(value) for name, value in given.items()}
-            elif (one.type is str or get_origin(one.type) is Literal) and type(given) is not str:
+            elif get_origin(one.type) is Literal and type(given) is not str:
                 raise ValueError(f"{one.name} is a text, not a {type(given).__name__}")
             if not (isinstance(one.type, type) and issubclass(one.type, AbstractArray)):
                 try:

@@ -1,6 +1,8 @@
 """DPPG: the algorithm, its critics and units, its certificate, and what it must not do."""
 
 import dataclasses
+import itertools
+import json
 import math
 
 import jax
@@ -8,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixed_noise import fixed_noise
+from small_runs import SMALL_DPPG
 
 from sotto.algorithms.dppg import critics, local_updates, noise, release
+from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
@@ -21,9 +25,13 @@ from sotto.algorithms.dppg.training import (
     public_fisher,
     training_environment,
 )
+from sotto.cli import main
+from sotto.privacy.accounting.gaussian import largest_shift
+from sotto.privacy.audits.auditable import Door
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import LedgerCorrupt, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.release.declaration import noise_scales
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Value
 from sotto.rl.rollout import rollout
@@ -438,6 +446,54 @@ def test_a_clip_norm_from_a_trust_region_is_the_first_policys_on_resuming_too(dr
         config, [0], [Ledger.open(tmp_path / "ledger.sqlite", "run")], done.states, done.updates
     )
     assert again.clip_norm == begun.clip_norm
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"correlated_noise": False},
+        {"correlated_noise": True},
+        {"correlated_noise": True, "participations": 3, "min_separation": 1},
+    ],
+)
+def test_reach_is_the_largest_shift_of_the_best_statistic(changes):
+    config = _tiny(noise_multiplier=5.0, target_epsilon=None, **changes)
+    made, _ = DPPG().on_devices(config, config.num_updates)
+    rows, deviations = Door(made, (), None).whitening(config.num_updates), noise_scales(made)
+    rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+    deviation = deviations["policy"] / made.parts["policy"].clip_norm
+    signs = np.array(list(itertools.product((1, -1), repeat=config.num_updates)))
+    most = np.linalg.norm(rows @ (4 * signs.T), axis=0).max() / deviation
+    assert noise.reach(config, 5.0) == pytest.approx(most, rel=1e-6)
+
+
+def test_noise_in_which_nothing_can_be_learned_is_said_before_the_training(capsys, tmp_path):
+    words = ["train", "dppg", "--env-id", "CartPole-v1", *SMALL_DPPG, "--out", str(tmp_path / "x")]
+    assert main([*words, "--target-epsilon", "1e-9", "--json"]) == 0
+    said = capsys.readouterr()
+    (warning,) = (line for line in said.err.splitlines() if "warning" in line)
+    assert json.loads(said.out)["epsilon"] <= 1e-9
+    config = _tiny(target_epsilon=1e-9, delta=1e-5)
+    (sentence,) = DPPG().notes(config)
+    z = noise.total_noise_multiplier(config, 1)
+    assert f"with noise multiplier {z:.3g} the policy can learn nothing. " in sentence
+    assert "Even if all 12 users agreed, they would move all releases together by " in sentence
+    assert f" by {noise.reach(config, z):.2g} standard deviations of the noise. " in sentence
+    assert warning.startswith(sentence.partition(" Even if")[0])
+    for epsilon in (0.048, 1.3):
+        assert DPPG().notes(preset("sotto", "CartPole-v1", target_epsilon=epsilon)) == ()
+
+
+def test_sampling_is_counted_where_it_is_said_that_nothing_can_be_learned():
+    drawn = {"population_size": 400, "correlated_noise": False}
+    (sentence,) = DPPG().notes(_tiny(target_epsilon=1e-9, **drawn))
+    assert "all 400 users agreed" in sentence
+    assert DPPG().notes(_tiny(target_epsilon=1.0, **drawn)) == ()
+    # At this epsilon four people are moved by less than one deviation of noise without sampling.
+    config = _tiny(target_epsilon=0.2, **drawn)
+    assert 4 * largest_shift(0.2, config.delta) < 1
+    assert noise.reach(config, noise.total_noise_multiplier(config, 1)) > 1
+    assert DPPG().notes(config) == ()
 
 
 def test_noise_that_delta_alone_covers_costs_epsilon_0(tmp_path):

@@ -151,3 +151,5 @@ def test_what_needs_categories_is_refused(asked, said):
         settings_of(declared(100, 1, **REAL), asked, 1)
     with pytest.raises(ValueError, match="no policy for real actions"):
         densities.named("always:1", declared(9, 1, **REAL))
+    with pytest.raises(ValueError, match=r"a density \(did you mean uniform\?\); give uniform, or"):
+        densities.named("unifrom", declared(9, 1, **REAL))

@@ -33,6 +33,10 @@ def test_a_simulation_with_drop_outs(monkeypatch, tmp_path, capsys):
     assert printed["epsilon"] <= 5
     assert {one.status for one in sotto.verify(out).values()} == {"verified"}
     assert os.environ.get("PYTHONPATH") == path
+    assert main([*words, *extra[:-1], "--out", str(out), "--resume"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""  # neither that releases are made, nor Flower's own words
+    assert "has made all of its 2 updates" in said.err
 
 
 def test_a_process_that_is_connected_to_ray_is_refused(monkeypatch):

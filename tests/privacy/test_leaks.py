@@ -4,15 +4,17 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 
 import jax
 import numpy as np
 import pytest
-from commands import printed, run_json
+from commands import printed, refused, run_json
 from scipy import stats
 
 from sotto.privacy.audits import leaks
 from sotto.privacy.audits.audit import AuditResult, audit
+from sotto.privacy.audits.canaries import reach
 from sotto.privacy.audits.leaks import CATALOGUE, DELTA, Leak, LeakReport, functional, run_catalogue
 from sotto.privacy.audits.leaks.critic import _TRAINING as CRITIC_TRAINING
 from sotto.privacy.audits.leaks.noise import float32_normal_values
@@ -61,6 +63,31 @@ def test_door_does_not_certify_the_non_private_critic() -> None:
 def test_unknown_leak_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(ValueError, match=r"no leak is called oops; choose from .*reused-noise"):
         run_catalogue(["oops"])
+
+
+def test_too_few_samples_are_refused_with_the_number_that_could_show_the_leak(capsys) -> None:
+    words = ("audit", "--leaks", "close-points", "--samples")
+    said = refused(capsys, *words, "4")
+    assert "to show close-points, got 4" in said
+    least = int(re.findall(r"at least (\d+)", said)[0])
+    assert f"at least {least} " in refused(capsys, *words, str(least - 1))
+    leaks.check_samples(["close-points"], least)
+    with pytest.raises(ValueError, match=r"at least .* to show close-points, got 100"):
+        run_catalogue(None, 100)
+
+
+def test_the_least_samples_are_those_of_the_runs_that_an_audit_makes() -> None:
+    computed = [leak for leak in CATALOGUE if leak.runs == 0]
+    assert len(computed) == 5
+    assert {leak.leaky(4, 0, 0.9).confidence for leak in computed} == {1.0}
+    (several,) = (leak for leak in CATALOGUE if leak.runs > 1)
+    assert several.leaky(4, 0, 0.9).samples * 2 == several.runs * 4
+    for leak in CATALOGUE:
+        least = leak.least_samples(0.999)
+        assert (least == 4) == (leak.runs == 0)
+        if leak.runs:
+            most = [reach(leak.runs * n, DELTA, 0.999) for n in (least - 1, least)]
+            assert most[0] <= leak.claimed_epsilon < most[1]
 
 
 def test_names_are_unique() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from commands import refused
 
+from sotto import modules
 from sotto.algorithms.audits import auditable
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.presets import preset
@@ -15,6 +16,7 @@ from sotto.cli import main
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
 from sotto.privacy.audits import noise_size, own
 from sotto.privacy.audits.replay import Replay
+from sotto.runs import directory
 from sotto.runs.registry import algorithm_named
 from sotto.runs.start import begin
 
@@ -72,6 +74,26 @@ def test_what_cannot_be_audited_is_refused_by_name(run, tmp_path, capsys):
     settings = json.loads((run / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(settings | {"seeds": [1, 2]}))
     assert "give one seed" in refused(capsys, "audit", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [("--confidence", "2", "below 1, got 2"), ("--people", "0", "at least 1, got 0")],
+)
+def test_impossible_numbers_are_refused_before_anything_is_opened(
+    run, capsys, monkeypatch, flag, value, why
+):
+    monkeypatch.setattr(modules, "named", lambda *_: pytest.fail("the module was imported"))
+    monkeypatch.setattr(directory, "open_experiment", lambda *_: pytest.fail("the run was opened"))
+    for target in ((str(run),), ("own:audited",), ()):
+        assert why in refused(capsys, "audit", *target, flag, value)
+    assert "at least 16, got 0" in refused(capsys, "audit", "own:audited", "--samples", "0")
+
+
+def test_a_training_of_too_few_people_is_refused_before_it_is_said_to_begin():
+    config = replace(CONFIG, users_per_update=2, total_steps=2 * 2 * 4)
+    with pytest.raises(ValueError, match="has 4 people; one run tells nothing about fewer than 32"):
+        auditable(DPPG(), config, 0, 1.0, 1e-5)
 
 
 @pytest.mark.parametrize(

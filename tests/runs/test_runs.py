@@ -127,6 +127,17 @@ def test_resuming_a_finished_run(capsys, copied: Path) -> None:
     assert "finished" in refused(capsys, *train(copied, "--resume", "--seed", "3"))
 
 
+def test_a_finished_run_is_not_said_to_begin(capsys, copied: Path) -> None:
+    capsys.readouterr()
+    assert main(["train", "dppg", "--out", str(copied), "--resume"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.strip() == (
+        f"sotto: {copied} has made all of its 10 updates; see the results with: "
+        f"sotto report {copied}"
+    )
+
+
 def test_resuming_with_other_settings(capsys, copied: Path) -> None:
     words = ("train", "dppg", "--out", str(copied), "--resume", "--clip-norm", "1")
     assert "--clip-norm" in refused(capsys, *words)

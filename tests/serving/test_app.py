@@ -23,9 +23,10 @@ from uvicorn.lifespan.on import LifespanOn
 
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.errors import LedgerUnavailable
+from sotto.privacy.errors import LedgerCorrupt, LedgerUnavailable
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving.app import create_app
+from sotto.serving.traffic import outages
 from sotto.serving.traffic.limits import Limits
 from sotto.serving.traffic.logs import SafeFormatter
 from sotto.serving.traffic.refusals import Guard
@@ -300,6 +301,39 @@ def test_an_unavailable_ledger_is_worth_another_try(serve, monkeypatch, caplog):
     assert "disk I/O error" in caplog.text
     monkeypatch.setattr(service.ledger, "authenticate", fails)
     assert service.http.get("/healthz").status_code == 503
+
+
+def test_an_outage_is_in_the_log_when_it_begins_and_when_it_ends(serve, monkeypatch, caplog):
+    service = serve()
+    ann = service.student()
+
+    def fails(*_, **__):
+        raise LedgerUnavailable("the ledger at PLACE cannot be used (connection refused)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service.ledger, "answer", fails)
+        for _ in range(3):  # each request's token is read before, which works
+            assert service.ask(ann).status_code == 503
+    (line,) = caplog.messages
+    assert line.startswith("LedgerUnavailable: the ledger at PLACE cannot be used (connection re")
+    assert service.ask(ann).status_code == 200
+    assert len(caplog.messages) == 1  # a success at once does not end it
+    monkeypatch.setattr(outages, "_QUIET_SECONDS", 0)
+    assert service.ask(ann).status_code == 200
+    assert caplog.messages[1:] == ["the database works again; 3 requests failed"]
+    monkeypatch.setattr(service.ledger, "answer", fails)
+    assert service.ask(ann).status_code == 503
+    assert len(caplog.messages) == 3  # a second outage is told, too
+
+
+def test_another_kind_of_failure_is_in_the_log(caplog):
+    outage = outages.Outage()
+    for error in (LedgerUnavailable("away"), LedgerUnavailable("away"), LedgerCorrupt("changed")):
+        outage.failed(error)
+    assert [one.split(";")[0] for one in caplog.messages] == [
+        "LedgerUnavailable: away",
+        "LedgerCorrupt: changed",
+    ]
 
 
 def test_health_and_page_do_not_wait_for_an_answer(serve):

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int, PyTree
 
 from sotto.algorithms.base import Algorithm
+from sotto.privacy.audits import one_run
 from sotto.privacy.audits.auditable import Auditable, Door
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Once, Poisson, Returning
@@ -51,8 +52,14 @@ def auditable(
             "training without population_size"
         )
     order = _order(release)
+    size = int(order.max()) + 1
+    if size < one_run.LEAST:
+        raise ValueError(
+            f"the training has {size} people; one run tells nothing about fewer than "
+            f"{one_run.LEAST}"
+        )
     door = Door(release, algorithm.one_state(config, seed), functools.partial(_enrol, order, unit))
-    return Auditable(door.train, np.arange(order.max() + 1), epsilon, delta, door)
+    return Auditable(door.train, np.arange(size), epsilon, delta, door)
 
 
 def _order(release: Release) -> Int[np.ndarray, "releases slots"]:

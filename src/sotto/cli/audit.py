@@ -79,35 +79,37 @@ def audit(
         explain: Print the name of every leak, its false claim, what leaks, and what to do instead.
             Nothing is attacked.
     """
-    if target:
-        if leaks or explain:
-            raise ValueError("--leaks and --explain are about the catalogue; leave out the module")
-        seed_range(seed)
-        if Path(target).is_dir():
-            if samples is not None:
-                raise ValueError("a training is made once; leave out --samples")
-            from sotto.runs.directory import Named
+    from sotto.privacy.audits.own import check
 
-            given = Named(ledger, env_id)
-            return _training(Path(target), given, seed, confidence, people, json)
-        if ledger is not None or env_id is not None:
-            flag = "--env-id" if ledger is None else "--ledger"
-            raise ValueError(f"{flag} is about the directory of a training; leave it out")
+    check(confidence, people)
+    seed_range(seed)
+    if target and (leaks or explain):
+        raise ValueError("--leaks and --explain are about the catalogue; leave out the module")
+    if target and Path(target).is_dir():
+        if samples is not None:
+            raise ValueError("a training is made once; leave out --samples")
+        from sotto.runs.directory import Named
+
+        return _training(Path(target), Named(ledger, env_id), seed, confidence, people, json)
+    if ledger is not None or env_id is not None:
+        flag = "--env-id" if ledger is None else "--ledger"
+        raise ValueError(f"{flag} is about the directory of a training; leave it out")
+    if target:
         if ":" not in target:
             raise ValueError(
                 f"{target!r} must be MODULE:NAME, such as my_release:audited, or the directory of "
                 "a training"
             )
-        return _own(target, samples or _SAMPLES, seed, confidence, people, json)
-    samples = _CATALOGUE_SAMPLES if samples is None else samples
-    from sotto.privacy.audits.leaks import named, run_catalogue
+        samples = _SAMPLES if samples is None else samples
+        check(confidence, people, samples)
+        return _own(target, samples, seed, confidence, people, json)
+    from sotto.privacy.audits.leaks import check_samples, named, run_catalogue
 
     if explain:
         _explain(named(leaks or None), json)
         return 0
-    seed_range(seed)
-    if samples < 4:
-        raise ValueError(f"--samples must be at least 4, got {samples}")
+    samples = _CATALOGUE_SAMPLES if samples is None else samples
+    check_samples(leaks or None, samples)
     if not json:
         print(f"Each variant runs {samples:,} times on each input. All leaks take a few minutes.")
     reports = run_catalogue(leaks or None, samples, seed)

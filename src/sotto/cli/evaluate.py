@@ -249,17 +249,22 @@ def _targets(
     sampled: bool,
     env_id: str | None,
 ) -> dict[str, Target]:
-    given: list[tuple[str, Target]] = []
-    loaded = [(str(path), agent.load(path, env_id=env_id).policy) for path in runs]
-    if declaration.discrete:
-        sizes = _sizes(declaration)
-        given += [(name, released(one, *sizes, greedy=not sampled)) for name, one in loaded]
-        given += [(word, named(word, *sizes)) for word in words]
+    given: list[tuple[str, Target]]
+    asked: list[tuple[str, Target]]
+    sizes = _sizes(declaration) if declaration.discrete else None
+    # Words first: a misspelt one is refused before runs are loaded, which takes seconds.
+    if sizes:
+        asked = [(word, named(word, *sizes)) for word in words]
     else:
-        given += [
+        asked = [(word, densities.named(word, declaration)) for word in words]
+    loaded = [(str(path), agent.load(path, env_id=env_id).policy) for path in runs]
+    if sizes:
+        given = [(name, released(one, *sizes, greedy=not sampled)) for name, one in loaded]
+    else:
+        given = [
             (name, densities.released(one, declaration, greedy=not sampled)) for name, one in loaded
         ]
-        given += [(word, densities.named(word, declaration)) for word in words]
+    given += asked
     names = [name for name, _ in given]
     for name in names:
         if names.count(name) > 1 or name == LEARNT:

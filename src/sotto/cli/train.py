@@ -31,7 +31,7 @@ from sotto.runs.registry import algorithm_named, config_from_json, former_names
 from sotto.runs.seeds import sharing, weakest
 from sotto.runs.summaries import task
 from sotto.runs.trackers import TrackerName, tracker
-from sotto.runs.training import Update, train
+from sotto.runs.training import Update, begun, train
 
 
 def next_run() -> Path:
@@ -164,6 +164,8 @@ def _show(
         preset=given.get("preset") if options.resume else getattr(options, "preset", None),
     ) as experiment:
         config = config_from_json(algorithm, experiment.settings.config)
+        if options.resume:  # refuses a finished run before work is said to begin
+            begun(experiment, algorithm.num_updates(config))
         started = time.monotonic()
         if not options.json:
             _announce(algorithm, experiment, config)

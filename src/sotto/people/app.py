@@ -24,6 +24,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from typing import Any, TypeVar, cast
 
@@ -43,7 +44,8 @@ from sotto.serving.traffic.bodies import Bodies, parsed
 from sotto.serving.traffic.callers import Caller, Callers
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
-from sotto.serving.traffic.refusals import Code, Refusal, log
+from sotto.serving.traffic.outages import Outage
+from sotto.serving.traffic.refusals import Code, Refusal
 
 _PAGES = {"/": "dashboard.html", "/me": "me.html", "/play": "play.html"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -133,7 +135,8 @@ class _Service:
         self._limits = limits
         self._desk = Desk(campaign, store, clock)
         self.connections = Connections(limits)
-        callers = (store, is_operator, limits, self.connections, as_refusals, _BELIEVED_SECONDS)
+        self._failures = partial(as_refusals, Outage())
+        callers = (store, is_operator, limits, self.connections, self._failures, _BELIEVED_SECONDS)
         self.callers = Callers(*callers)
         self.callers.read_now()
         store.withdraw_again()
@@ -202,7 +205,7 @@ class _Service:
         given = await self._object(request, person)
         place = _text(given, "place")
         if self._desk.knows(place, person):  # then nothing blocks, and a thread would cost more
-            with as_refusals():
+            with as_refusals(Outage()):  # this tells nothing about the database
                 return json_response({"action": self._desk.action(given, place, person)})
         return json_response({"action": await self._read(self._desk.action, given, place, person)})
 
@@ -318,25 +321,26 @@ class _Service:
         return found
 
     async def _read(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        with as_refusals():
+        with self._failures():
             return await run_in_threadpool(work, *arguments)
 
     async def _write(self, work: Callable[..., _T], *arguments: Any) -> _T:
         """Does the work in the thread that writes, and returns when it is on disk."""
-        with as_refusals():
+        with self._failures():
             return await asyncio.wrap_future(self._writer.submit(work, *arguments))
 
 
 @contextmanager
-def as_refusals() -> Iterator[None]:
+def as_refusals(outage: Outage) -> Iterator[None]:
     """Turns failures of a campaign into refusals that do not say where the database is."""
     try:
         yield
+        outage.worked()
     except CampaignError as error:
         if (status := _STATUS.get(error.code)) is not None:
             retry = {"Retry-After": _RETRY_SECONDS} if error.code == "no-place" else {}
             raise Refusal(status, cast(Code, error.code), str(error), headers=retry) from None
-        log.error("%s: %s", type(error).__name__, error)
+        outage.failed(error)
         raise Refusal(
             503,
             "store-unavailable",

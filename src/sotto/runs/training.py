@@ -85,16 +85,7 @@ def _train(
     settings = experiment.settings
     config = config_of(experiment)
     total = algorithm.num_updates(config)
-    done = checkpoints.last_common_checkpoint(experiment.runs)
-    ledgers = _ledgers(experiment)  # refuses ledgers that are older than files of their run
-    _check_people(experiment, ledgers)
-    for ledger in ledgers:
-        give_budget(ledger, experiment.named.budget, experiment.named.numbers)
-    if done == total:
-        raise RunError(
-            f"{experiment.path} has made all of its {total} updates; "
-            f"see the results with: sotto report {shlex.quote(str(experiment.path))}"
-        )
+    done, ledgers = begun(experiment, total)
     if done:
         begin = checkpoints.load_all(algorithm, config, experiment, done)
     else:
@@ -128,6 +119,29 @@ def _train(
             with suppress(OSError):  # a full disk, about which an error was raised before
                 log.close()
     return True
+
+
+def begun(experiment: Experiment, total: int) -> tuple[int, list[AnyLedger]]:
+    """Returns after how many updates a training goes on, 0 at its beginning, and its ledgers.
+
+    Args:
+        experiment: a new or an interrupted experiment.
+        total: number of updates of the whole training.
+
+    Raises:
+        RunError, PrivacyError: the run is finished, or its files or its ledger cannot go on.
+    """
+    done = checkpoints.last_common_checkpoint(experiment.runs)
+    ledgers = _ledgers(experiment)  # refuses ledgers that are older than files of their run
+    _check_people(experiment, ledgers)
+    for ledger in ledgers:
+        give_budget(ledger, experiment.named.budget, experiment.named.numbers)
+    if done == total:
+        raise RunError(
+            f"{experiment.path} has made all of its {total} updates; "
+            f"see the results with: sotto report {shlex.quote(str(experiment.path))}"
+        )
+    return done, ledgers
 
 
 def load_states(

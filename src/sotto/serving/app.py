@@ -22,6 +22,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -48,6 +49,7 @@ from sotto.serving.traffic.bodies import Bodies
 from sotto.serving.traffic.callers import Caller, Callers, ledger_failures
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.outages import Outage
 from sotto.serving.traffic.refusals import Refusal
 
 _HEALTH_SECONDS = 2.0
@@ -129,7 +131,8 @@ class _Service:
         self._env_id = env_id
         self._limits = limits
         self.connections = Connections(limits)
-        self.callers = Callers(ledger, is_operator, limits, self.connections)
+        self._failures = partial(ledger_failures, Outage())
+        self.callers = Callers(ledger, is_operator, limits, self.connections, self._failures)
         self._charged = charged
         self._noise = noise
         self._bodies = Bodies(_MOST_BODIES)
@@ -183,7 +186,7 @@ class _Service:
     async def budget(self, request: Request) -> Response:
         """Returns the spent and the remaining budget."""
         caller = await self.callers.caller(request)
-        with ledger_failures():
+        with self._failures():
             return json_response(await run_in_threadpool(self._budget, caller))
 
     async def health(self, request: Request) -> Response:
@@ -213,7 +216,7 @@ class _Service:
     async def _queued(self, work: Callable[..., _T], *arguments: Any) -> _T:
         """Does the work in the ledger's thread, in order of arrival."""
         loop = asyncio.get_running_loop()
-        with ledger_failures():
+        with self._failures():
             return await loop.run_in_executor(self._ledger_thread, work, *arguments)
 
     def _remaining(self, student: str) -> int:

@@ -65,6 +65,10 @@ class DPPG(Algorithm[DPPGConfig]):
             training.initial_states(config, [config.seed])  # reads the file
         return config
 
+    def notes(self, config: DPPGConfig) -> tuple[str, ...]:
+        """Returns a warning if the noise hides whatever all users together contribute."""
+        return noise.without_hope(config)
+
     def population(self, config: DPPGConfig) -> PopulationKind:
         """Returns whether users are simulated or real.
 

@@ -18,6 +18,7 @@ from sotto.privacy.accounting.composition import (
     calibrate_noise_multiplier,
     compose,
 )
+from sotto.privacy.accounting.gaussian import largest_shift
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.mechanisms.noise import sampler_delta
 from sotto.privacy.statements import Correlation, Poisson
@@ -111,3 +112,43 @@ def spread(config: DPPGConfig) -> float:
     factor = correlated.sensitivity(over_time, config.participation, config.num_updates)
     coefficients = correlated.noising_coefficients(over_time, config.num_updates)
     return factor * float(np.linalg.norm(coefficients))
+
+
+def reach(config: DPPGConfig, noise_multiplier: float) -> float:
+    """Returns by how much all users together can move the releases, in deviations of their noise.
+
+    It is the shift of the best statistic of all releases, where every user contributes the clip
+    norm in one direction that is known beforehand. Below 1, whoever reads all releases hardly tells
+    users who all agree from users who do nothing: at most 69 of 100 guesses are right.
+
+    Args:
+        config: settings.
+        noise_multiplier: of a whole release, under zero-out adjacency.
+    """
+    over_time, updates = correlation(config), config.num_updates
+    column = np.zeros(updates)
+    strategy = correlated.strategy_coefficients(over_time, updates)
+    column[: len(strategy)] = strategy
+    # Row i of C has the first i coefficients. None is negative: equal contributions move most.
+    summed = float(np.linalg.norm(np.cumsum(column)))
+    factor = correlated.sensitivity(over_time, config.participation, updates)
+    return config.users_per_update * summed / (factor * noise_multiplier)
+
+
+def without_hope(config: DPPGConfig) -> tuple[str, ...]:
+    """Returns a sentence for a training whose noise hides everything; nothing for another one."""
+    target = config.target_epsilon
+    if target is not None and config.population_size is not None:
+        # Without sampling there would be more noise. If this is little, no time is lost.
+        most = config.users_per_update * largest_shift(target, config.delta)
+        if most >= 1:
+            return ()
+    multiplier = total_noise_multiplier(config, 1)
+    most = reach(config, multiplier)
+    if most >= 1:
+        return ()
+    return (
+        f"warning: with noise multiplier {multiplier:.3g} the policy can learn nothing. Even if "
+        f"all {config.users:,} users agreed, they would move all releases together by {most:.2g} "
+        "standard deviations of the noise. Choose a larger epsilon, or more users.",
+    )

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from sotto.algorithms.evaluation.arrays import read_arrays
 from sotto.data.imports.declaration import LARGEST, Declaration
-from sotto.errors import RunError
+from sotto.errors import RunError, did_you_mean
 from sotto.rl.distributions import DiagonalGaussian
 
 _LARGEST_FILE = 2**24
@@ -87,8 +87,9 @@ def named(word: str, declaration: Declaration) -> Density:
         return Even(float(np.sum(np.log(np.float64(box.high) - np.float64(box.low)))))
     if not word.endswith(".json"):
         raise RunError(
-            f"{word!r} is no policy for real actions, which need a density; give uniform, or a "
-            "file .json with weights, bias and stddev"
+            f"{word!r} is no policy for real actions, which need a density"
+            f"{did_you_mean(word, ['uniform'])}; give uniform, or a file .json with weights, bias "
+            "and stddev"
         )
     return _read(Path(word), len(declaration.action), declaration.observation_size)
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from sotto.algorithms.evaluation.arrays import read_arrays
 from sotto.algorithms.evaluation.densities import Density
-from sotto.errors import RunError
+from sotto.errors import RunError, did_you_mean
 from sotto.rl.distributions import Categorical
 
 _LARGEST_FILE = 2**24
@@ -99,7 +99,11 @@ def named(word: str, actions: int, observations: int) -> Constant | Linear:
             )
         return Constant(jnp.eye(actions, dtype=jnp.float32)[int(number)])
     if not word.endswith(".json"):
-        raise RunError(f"{word!r} is no policy; give always:K, uniform, or a file .json")
+        known = ["uniform", *(f"always:{number}" for number in range(actions))]
+        raise RunError(
+            f"{word!r} is no policy{did_you_mean(word, known)}; give uniform, always:K with K from "
+            f"0 to {actions - 1}, or a file .json of a linear policy"
+        )
     return read_linear(Path(word), actions, observations)
 
 

@@ -32,6 +32,9 @@ _MechanismName = Annotated[
     tyro.conf.arg(help="truncated-dirichlet draws answers with no entry below --threshold."),
 ]
 
+_EQUAL = "Neighbouring rows are equal, so no answer depends on the data"
+"""It stands in the place of a method where no answer costs anything."""
+
 
 @command("account dirichlet")
 def account_dirichlet(
@@ -156,6 +159,11 @@ def calibrate_dirichlet(
       sotto calibrate dirichlet --target-epsilon 8 --actions 6 --floor 0.1 --distance 0.002 \\
         --queries 1000 --delta 1e-5
     """
+    _check_queries(queries)
+    if not 0 < target_epsilon < math.inf:
+        raise ValueError(f"--target-epsilon must be positive and finite, got {target_epsilon}")
+    if not Dirichlet(actions=actions, concentration=1.0, floor=floor).events(distance, queries):
+        raise ValueError(f"{_EQUAL[0].lower()}{_EQUAL[1:]}: every concentration costs epsilon 0")
 
     def epsilon(concentration: float) -> float:
         mechanism = Dirichlet(actions=actions, concentration=concentration, floor=floor)
@@ -208,12 +216,17 @@ def _mechanism(
     )
 
 
+def _check_queries(queries: int) -> None:
+    if queries < 1:
+        raise ValueError(f"queries must be at least 1, got {queries}")
+
+
 def _account(
     mechanism: PolicyMechanism, distance: float, queries: int, delta: float
 ) -> dict[str, Any]:
-    if queries < 1:
-        raise ValueError(f"queries must be at least 1, got {queries}")
-    curve = compose(mechanism.events(distance, queries))
+    _check_queries(queries)
+    events = mechanism.events(distance, queries)
+    curve = compose(events)
     return {
         "mechanism": mechanism.kind,
         "epsilon": curve.epsilon(delta),
@@ -221,7 +234,7 @@ def _account(
         **mechanism.model_dump(exclude={"kind"}),
         "distance": distance,
         "queries": queries,
-        "method": curve.method,
+        "method": curve.method if events else _EQUAL,
     }
 
 
@@ -229,13 +242,16 @@ def _print(answer: dict[str, Any], json: bool) -> None:
     if json:
         print_json(answer)
         return
+    queries = answer["queries"]
     print(
-        f"{guarantee(answer['epsilon'], answer['delta'])} "
-        f"({answer['queries']} answers of {answer['mechanism']}, rows {answer['distance']:g} apart)"
+        f"{guarantee(answer['epsilon'], answer['delta'])} ({queries} "
+        f"answer{'' if queries == 1 else 's'} of {answer['mechanism']}, "
+        f"rows {answer['distance']:g} apart)"
     )
     if "target_epsilon" in answer:
         print(f"Concentration: {answer['concentration']:.6g}.")
-    print(f"Computed by: {answer['method']}.")
+    equal = answer["method"] == _EQUAL
+    print(f"{_EQUAL if equal else 'Computed by: ' + answer['method']}.")
     if "paper_epsilon" in answer:
         print(f"Theorem 1 of the paper, repaired: {at_most(answer['repaired_epsilon'])}.")
         print(f"As the paper states it: {answer['paper_epsilon']:.4g} ({PAPER_NOTE}).")

@@ -13,7 +13,7 @@ from sotto.cli.terminal.parsing import command
 from sotto.cli.terminal.progress import Display
 from sotto.extras import require
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
-from sotto.runs.training import Update
+from sotto.runs.training import Update, begun
 
 _GIVEN_UP = 1e-3  # largest probability that a round has fewer devices than promised
 _SOURCE = "the command line"
@@ -89,6 +89,8 @@ def devices(
         line = shlex.join(["sotto", *sys.argv[1:]])
         experiment = runs.begin(used, config, promise, out, line)
         config = config_from_json(used, experiment.settings.config)
+    if resume:  # refuses a finished run before work is said to begin
+        begun(experiment, used.num_updates(config))
     if not json:
         print(
             f"{used.name}: {used.num_updates(config)} releases of at least {promise.promised} "

@@ -106,27 +106,40 @@ def batches(
     return reader(Path(where), declaration.columns, unparsed)
 
 
-def _require_columns(
-    where: str, columns: tuple[str, ...], there: list[str], hint: str = ""
-) -> None:
+def _require_columns(where: str, columns: tuple[str, ...], there: list[str], instead: str) -> None:
     """Refuses a log without a declared column.
 
-    The message has no name but the declared one, up to blanks and capitals: without a line of names
-    the first line is a person's.
+    Args:
+        where: the log.
+        columns: the declared names.
+        there: the names in the log.
+        instead: a sentence about the columns that it has.
     """
     absent = [name for name in columns if name not in there]
     if absent:
         wanted = absent[0].strip().casefold()
         alike = next((name for name in there if name.strip().casefold() == wanted), None)
         meant = "" if alike is None else f" (did you mean {alike!r}?)"
-        hint += ", and separates them by commas" if len(there) == 1 else ""
-        raise RunError(
-            f"{where} has no column {absent[0]!r} among its {len(there)} columns{meant}; a CSV "
-            f"file names them in its first line{hint}"
-        )
+        raise RunError(f"{where} has no column {absent[0]!r}{meant}; {instead}")
     twice = [name for name in columns if there.count(name) > 1]
     if twice:
         raise RunError(f"{where} has several columns {twice[0]!r}; rename all but one of them")
+
+
+def _names(there: list[str]) -> str:
+    return f"its columns are {', '.join(there)}"
+
+
+def _cells(count: int, other: bool) -> str:
+    """Says what the first line of a CSV file has. It quotes nothing, for it may be a person's.
+
+    Args:
+        count: number of its cells.
+        other: whether it is not UTF-8.
+    """
+    cells = f"{count} cell{'' if count == 1 else 's'}"
+    hint = ", and is not UTF-8 (texts must be UTF-8)" if other else ""
+    return f"its first line must name the columns, separated by commas; it has {cells}{hint}"
 
 
 @contextmanager
@@ -161,8 +174,7 @@ def _csv(
         names = [_utf8(name) or "" for name in raw]
         names[0] = names[0].removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")  # of a file's first bytes
         other = any(_utf8(name) is None or "\0" in name for name in raw)
-        hint = ", and this line is not UTF-8 (texts must be UTF-8)" if other else ""
-        _require_columns(str(path), columns, names, hint)
+        _require_columns(str(path), columns, names, _cells(len(names), other))
         wanted = {raw[names.index(name)]: name for name in columns}
         lines = pc.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
         texts = pc.ConvertOptions(
@@ -196,7 +208,8 @@ def _parquet(
     path: Path, columns: tuple[str, ...], _unparsed: Callable[[], None]
 ) -> Iterator[pa.RecordBatch]:
     with _understood(path, "Parquet"), pq.ParquetFile(path, pre_buffer=False) as file:
-        _require_columns(str(path), columns, file.schema_arrow.names)
+        there = file.schema_arrow.names
+        _require_columns(str(path), columns, there, _names(there))
         yield from file.iter_batches(BATCH, columns=list(dict.fromkeys(columns)))
 
 
@@ -208,7 +221,8 @@ def _huggingface(
     for file in _files(path):
         with _understood(file, "Arrow"), pa.memory_map(str(file)) as mapped:
             stream = pa.ipc.open_stream(mapped)
-            _require_columns(str(path), columns, stream.schema.names)
+            there = stream.schema.names
+            _require_columns(str(path), columns, there, _names(there))
             for batch in stream:
                 for start in range(0, batch.num_rows, BATCH):
                     yield batch.select(wanted).slice(start, BATCH)

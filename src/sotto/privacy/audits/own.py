@@ -104,9 +104,7 @@ def audit_own(
     Raises:
         ValueError: runs cannot be repeated, or a number is out of its range.
     """
-    if samples < LEAST_SAMPLES:
-        raise ValueError(f"--samples must be at least {LEAST_SAMPLES}, got {samples}")
-    _check(confidence, people)
+    check(confidence, people, samples)
     start = time.perf_counter()
     many = auditable.size >= one_run.LEAST
     measured = many and noise_size.can_measure(auditable)
@@ -170,21 +168,16 @@ def audit_training(
     """Audits a training by one more training, at the same settings, of canaries.
 
     Args:
-        auditable: the training, as a release; `can_measure` holds.
+        auditable: the training, as a release, of `sotto.algorithms.audits.auditable`.
         seed: seed of the audit.
         confidence: probability with which all bounds hold together.
         note: called with a sentence before each check.
         people: number of people who are left out, one after the other.
 
     Raises:
-        ValueError: the confidence is out of its range, or there are too few people.
+        ValueError: a number is out of its range.
     """
-    _check(confidence, people)
-    if auditable.size < one_run.LEAST:
-        raise ValueError(
-            f"the training has {auditable.size} people; one run tells nothing about fewer than "
-            f"{one_run.LEAST}"
-        )
+    check(confidence, people)
     start = time.perf_counter()
     gaussian = _is_gaussian(auditable)
     each = 1 - (1 - confidence) / (2 + gaussian)
@@ -207,7 +200,14 @@ def audit_training(
     return _verdict(auditable, confidence, findings, left_out, start)
 
 
-def _check(confidence: float, people: int) -> None:
+def check(confidence: float, people: int, samples: int = LEAST_SAMPLES) -> None:
+    """Refuses numbers with which there is no audit; arguments as for `audit_own`.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+    if samples < LEAST_SAMPLES:
+        raise ValueError(f"--samples must be at least {LEAST_SAMPLES}, got {samples}")
     if people < 1:
         raise ValueError(f"--people must be at least 1, got {people}")
     if not 0.5 < confidence < 1:

@@ -93,13 +93,19 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str:
+def find_run(
+    engine: sa.Engine,
+    run_id: str | None,
+    what: str = "ledger",
+    remedy: str = "create it first",
+) -> str:
     """Returns the run of this name; None stands for the only one that the database holds.
 
     Args:
         engine: the database.
         run_id: name of the run.
         what: what the run is, for errors.
+        remedy: what to do if there is none.
 
     Raises:
         LedgerMismatch: it holds other runs, or several and none was named.
@@ -107,7 +113,7 @@ def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str
         LedgerCorrupt: it is damaged.
     """
     file = databases.file_of(engine)
-    missing = f"there is no {what} at {databases.place(engine)}; create it first"
+    missing = f"there is no {what} at {databases.place(engine)}; {remedy}"
     if file is not None and not file.is_file():
         raise LedgerUnavailable(missing)
     with (

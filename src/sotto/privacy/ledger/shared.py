@@ -19,6 +19,7 @@ Guarantee:
 
 import math
 import os
+import shlex
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -109,13 +110,13 @@ class SharedBudget(Chain):
             LedgerUnavailable: there is none, or it cannot be read.
         """
         engine = databases.database(where)
+        place = str(databases.file_of(engine) or databases.place(engine))
+        command = f"sotto budget create {shlex.quote(place)} --epsilon EPSILON --delta DELTA"
+        remedy = f"create one with: {command}"
         try:
-            entries.find_run(engine, _RUN, "shared budget")
+            entries.find_run(engine, _RUN, "shared budget", remedy)
         except LedgerMismatch as error:
-            raise LedgerMismatch(
-                f"there is no shared budget at {databases.place(engine)}; create one with: sotto "
-                "budget create"
-            ) from error
+            raise LedgerMismatch(f"there is no shared budget at {place}; {remedy}") from error
         return cls(engine)
 
     @property

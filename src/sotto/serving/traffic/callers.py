@@ -7,6 +7,7 @@ once. Services with many requests believe the tokens in memory for a second inst
 """
 
 import asyncio
+import functools
 import hmac
 import math
 import re
@@ -26,7 +27,8 @@ from sotto.privacy.errors import (
 )
 from sotto.serving.traffic.connections import Connections, network
 from sotto.serving.traffic.limits import Limits, RateLimiter
-from sotto.serving.traffic.refusals import Refusal, log
+from sotto.serving.traffic.outages import Outage
+from sotto.serving.traffic.refusals import Refusal
 from sotto.tokens import token_hash
 
 _RETRY_SECONDS = "1"
@@ -76,7 +78,7 @@ class Callers:
     ) -> None:
         self._believed_seconds = believed_seconds
         self._holders = holders
-        self._failures = failures or ledger_failures
+        self._failures = failures or functools.partial(ledger_failures, Outage())
         self._is_operator = is_operator
         self._limits = limits
         self._connections = connections
@@ -213,14 +215,15 @@ def unknown_token() -> Refusal:
 
 
 @contextmanager
-def ledger_failures() -> Iterator[None]:
+def ledger_failures(outage: Outage) -> Iterator[None]:
     """Turns failures of the ledger into refusals that do not say where the ledger is."""
     try:
         yield
+        outage.worked()
     except UnknownStudent:  # revoked since the token was looked up
         raise unknown_token() from None
     except (LedgerUnavailable, LedgerCorrupt, LedgerMismatch) as error:
-        log.error("%s: %s", type(error).__name__, error)
+        outage.failed(error)
         raise Refusal(
             503,
             "ledger-unavailable",

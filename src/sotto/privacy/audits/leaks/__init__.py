@@ -34,7 +34,7 @@ from sotto.privacy.audits.leaks.rlhf import (
     VALUE_HEAD,
 )
 
-__all__ = ["CATALOGUE", "DELTA", "Leak", "LeakReport", "named", "run_catalogue"]
+__all__ = ["CATALOGUE", "DELTA", "Leak", "LeakReport", "check_samples", "named", "run_catalogue"]
 
 CATALOGUE: tuple[Leak, ...] = (
     CRITIC,
@@ -120,11 +120,33 @@ def run_catalogue(
         seed: seed of the experiments; the same seed gives the same figures.
 
     Raises:
-        ValueError: a name is not in the catalogue.
+        ValueError: a name is not in the catalogue, or there are too few samples.
     """
     chosen = named(names)
-    each = 1 - (1 - CONFIDENCE) / (2 * len(chosen))
+    check_samples(names, samples)
+    each = _confidence_of_each(chosen)
     return [_report(leak, samples, seed, each) for leak in chosen]
+
+
+def check_samples(names: Sequence[str] | None, samples: int) -> None:
+    """Refuses a number of samples with which a leak could not show itself, even without noise.
+
+    Raises:
+        ValueError: there are too few samples, or a name is not in the catalogue.
+    """
+    chosen = named(names)
+    least = {leak: leak.least_samples(_confidence_of_each(chosen)) for leak in chosen}
+    hardest = max(chosen, key=lambda leak: least[leak])
+    if samples < least[hardest]:
+        raise ValueError(
+            f"--samples must be at least {least[hardest]} to show {hardest.name}, got {samples}: "
+            f"fewer cannot refute an epsilon of {hardest.claimed_epsilon:.3g}, even without noise"
+        )
+
+
+def _confidence_of_each(chosen: Sequence[Leak]) -> float:
+    """Returns the confidence of each of the two bounds of these leaks."""
+    return 1 - (1 - CONFIDENCE) / (2 * len(chosen))
 
 
 def _report(leak: Leak, samples: int, seed: int, confidence: float) -> LeakReport:

@@ -57,4 +57,5 @@ UNCENTRED_BIT = Leak(
     claimed_epsilon=_CLAIMED,
     leaky=_uncentred,
     sound=_centred,
+    runs=_RUNS,
 )

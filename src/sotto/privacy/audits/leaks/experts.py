@@ -150,6 +150,7 @@ FIXED_BATCHES = Leak(
         np.linspace(0.0, 8.0, 801),
     ),
     sound=against_certificate(_sampled(_BATCH_Z, _RATE)),
+    runs=0,
 )
 
 # --- noiseless steps between noisy ones ----------------------------------------------------------
@@ -180,6 +181,7 @@ VISIBLE_COIN = Leak(
         np.linspace(0.0, 8.0, 801),
     ),
     sound=against_certificate(_sampled(_BATCH_Z, _SHARE * _STEP_RATE)),
+    runs=0,
 )
 
 # --- stable prefixes -----------------------------------------------------------------------------
@@ -239,6 +241,7 @@ FIXED_LOG = Leak(
     claimed_epsilon=_PREFIX_CLAIMED,
     leaky=_exactly(_PREFIX_CLAIMED, _owner_released, _impossible_without, np.zeros(1)),
     sound=against(_PREFIX_CLAIMED, _prefixes),
+    runs=0,
 )
 
 # --- one pool for prefixes and for DP-SGD --------------------------------------------------------
@@ -301,4 +304,5 @@ REUSED_POOL = Leak(
         np.linspace(0.0, 6.0, 601),
     ),
     sound=against(_disjoint_claim, _disjoint),
+    runs=0,
 )

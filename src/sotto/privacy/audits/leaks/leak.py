@@ -1,5 +1,6 @@
 """The entries of the leak catalogue, and functions that audit them."""
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from jaxtyping import Array, Int
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import AuditResult, Mechanism, ReleaseTrials, audit_mechanism
+from sotto.privacy.audits.canaries import reach
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Gap, Part
@@ -25,6 +27,8 @@ CLAIMED = gaussian_epsilon(Z, DELTA)
 SMALL_CLIP = 0.05
 """Clip norm of the toy policies. Gradients are far longer, so every update is plus or minus it."""
 
+_LEAST_SAMPLES = 4
+"""Fewest samples of which one half can choose an event, and the other half test it."""
 _NOTHING = np.float32(0.0)
 
 Audit = Callable[[int, int, float], AuditResult]
@@ -43,6 +47,7 @@ class Leak:
         claimed_epsilon: epsilon that the leaky variant would claim at delta `DELTA`.
         leaky: audit of the leaky variant against that claim.
         sound: audit of the sound variant against its certificate.
+        runs: runs of the leaky variant on each input for each sample; 0 if its bound is computed.
     """
 
     name: str
@@ -52,6 +57,20 @@ class Leak:
     claimed_epsilon: float
     leaky: Audit
     sound: Audit
+    runs: int = 1
+
+    def least_samples(self, confidence: float) -> int:
+        """Returns the fewest samples with which the leak can show itself, even without noise."""
+
+        def enough(samples: int) -> bool:
+            most = reach(self.runs * samples, DELTA, confidence) if self.runs else math.inf
+            return most > self.claimed_epsilon
+
+        most = _LEAST_SAMPLES
+        while not enough(most):
+            most *= 2
+        tried = range(_LEAST_SAMPLES, most + 1)
+        return tried[bisect.bisect_left(tried, True, key=enough)]
 
 
 def against(claimed_epsilon: float | Callable[[], float], mechanism: Mechanism) -> Audit:
@@ -169,12 +188,14 @@ class Training:
         state = jax.tree.map(lambda one: jnp.asarray(one, jnp.float32), self.state)
         return ReleaseTrials(release, state, self.inputs, self.observe)
 
-    def leak(self, name: str, **sentences: str) -> Leak:
+    def leak(self, name: str, *, claim: str, why: str, remedy: str) -> Leak:
         """Returns the entry of the catalogue, with its claim, why it is false, and the remedy."""
         return Leak(
             name=name,
+            claim=claim,
+            why=why,
+            remedy=remedy,
             claimed_epsilon=CLAIMED,
             leaky=against(CLAIMED, self.trials(private=False)),
             sound=against_certificate(self.trials(private=True)),
-            **sentences,
         )

@@ -104,6 +104,7 @@ FLOAT32_TAILS = Leak(
     sound=against_certificate(
         updates(lambda present: (enrolled(present), _ONES), noise_multiplier=_TAIL_Z)
     ),
+    runs=0,
 )
 
 # --- a grid finer than the sampler ---------------------------------------------------------------
