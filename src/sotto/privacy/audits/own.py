@@ -17,6 +17,7 @@ from sotto.privacy.accounting.events import Gaussian
 from sotto.privacy.audits import canaries, noise_size, one_run
 from sotto.privacy.audits.auditable import Auditable
 from sotto.privacy.audits.replay import PEOPLE, replay
+from sotto.privacy.bounds import at_least
 from sotto.privacy.statements import Poisson
 from sotto.privacy.units import Adjacency
 
@@ -263,8 +264,8 @@ def _replayed(auditable: Auditable, seed: int, people: int) -> Finding:
         said = f"the person changes {', '.join(found.without_noise)}, which has no noise"
     else:
         said = (
-            f"person {found.person} moves {'a sum' if sampled else 'the sums'} by "
-            f"{found.shift:.4g} standard deviations of the noise"
+            f"person {found.person} moves {'a sum' if sampled else 'the sums'} by at least "
+            f"{at_least(found.shift)} standard deviations of the noise"
         )
     presumes = "the door's draws" if sampled else "the door's noise"
     return Finding("replay", presumes, found.epsilon_lower, found.refuted, said)
