@@ -3,11 +3,15 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import printed
 
 import sotto
+from sotto import modules
+from sotto.cli import main
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.accounting.events import SampledGaussian
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
+from sotto.privacy.audits import leaks, own
 from sotto.privacy.audits.replay import replay
 from sotto.privacy.mechanisms import gaussian
 from sotto.privacy.statements import Poisson
@@ -115,3 +119,31 @@ def test_the_bound_about_people_who_are_drawn_is_below_the_account():
             assert not found.refuted
         else:
             assert found.refuted
+
+
+def test_printed_lower_bounds_are_rounded_down(monkeypatch, capsys):
+    """The bound 1.2706 is not printed as 1.271, which is above the claim 1.27055."""
+    finding = own.Finding("replay", "the door's noise", 1.2706, True, "person 0 moves the sums")
+    verdict = own.Verdict(1.27055, 1e-5, 0.95, (finding,), (), 0.0)
+    monkeypatch.setattr(own, "audit_own", lambda *given: verdict)
+    monkeypatch.setattr(modules, "named", lambda *given: None)
+    assert main(["audit", "a_module:a_name"]) == 3
+    said = capsys.readouterr().out
+    assert "claims epsilon 1.271 at delta 1e-05" in said
+    assert " 1.27 " in said
+
+
+def test_the_catalogue_prints_lower_bounds_rounded_down(monkeypatch, capsys):
+    report = leaks.LeakReport(
+        "a-leak",
+        0.72561,
+        2.93469,
+        0.18669,
+        0.72561,
+        confidence=0.9,
+        seconds=1.0,
+        verdict="leak shown",
+    )
+    monkeypatch.setattr(leaks, "run_catalogue", lambda *given: [report])
+    said = printed(capsys, "audit")
+    assert said.splitlines()[-1].split()[1:5] == ["0.7257", "2.934", "0.1866", "0.7257"]

@@ -102,7 +102,7 @@ def _page_of_described(
 ) -> Page:
     """Returns the page of a certificate that follows from the description in it."""
     d = c.description
-    claimed = "none" if d.claimed.epsilon is None else f"{d.claimed.epsilon:.4g} ({c.verdict})"
+    claimed = "none" if d.claimed.epsilon is None else f"{at_most(d.claimed.epsilon)} ({c.verdict})"
     person = []
     if c.person is not None:
         cost = f"epsilon {at_most(c.person.epsilon)} for up to {c.person.records} records"
