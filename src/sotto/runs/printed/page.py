@@ -116,7 +116,10 @@ def _page_of_described(
         ("Epsilon claimed", claimed),
         ("Unit", c.unit.sentence()),
         ("Steps", f"{steps}; runs: {d.runs}"),
-        ("Noise, clip norm", f"{d.noise_multiplier:.6g} on the {d.noise_scaled_to}, {d.clip_norm}"),
+        (
+            "Noise, clip norm",
+            f"{at_most(d.noise_multiplier, 6)} on the {d.noise_scaled_to}, {d.clip_norm}",
+        ),
         ("Accountant", c.method),
         ("Source", d.source),
         *_file(file),
