@@ -78,7 +78,7 @@ def test_one_transition_needs_little(capsys) -> None:
 
 def test_in_words(capsys) -> None:
     said = printed(capsys, *COMMAND, "reward-release", *NODES, *TARGET, "--reward-range", "0.5")
-    assert "sigma 16.4" in said
+    assert "sigma 16.4023" in said
     assert "sigma 18" in said
     assert "2 times the reward range 0.5" in said
     assert "probability above 0.711" in said

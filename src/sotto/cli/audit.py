@@ -14,6 +14,7 @@ from sotto.cli.terminal.options import Json, Ledger
 from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
 from sotto.keys import seed_range
+from sotto.privacy.bounds import at_least, at_most, guarantee
 
 if TYPE_CHECKING:
     from sotto.privacy.audits.leaks import Leak
@@ -119,8 +120,9 @@ def audit(
         print(f"{'leak':<34}{'claimed':>9}{'audited':>9}{'sound':>9}{'certified':>11}  verdict")
         for one in reports:
             print(
-                f"{one.name:<34}{one.claimed_epsilon:>9.3f}{one.leaky_lower_bound:>9.3f}"
-                f"{one.sound_lower_bound:>9.3f}{one.sound_certified_epsilon:>11.3f}"
+                f"{one.name:<34}{at_most(one.claimed_epsilon):>9}"
+                f"{at_least(one.leaky_lower_bound):>9}{at_least(one.sound_lower_bound):>9}"
+                f"{at_most(one.sound_certified_epsilon):>11}"
                 f"  {one.verdict}"
             )
         if any(one.verdict == "not shown" for one in reports):
@@ -178,11 +180,11 @@ def _said(target: str, verdict: "Verdict", json: bool) -> int:
 
 
 def _print_verdict(target: str, verdict: "Verdict") -> None:
-    print(f"{target} claims epsilon {verdict.epsilon:.4g} at delta {verdict.delta:.3g}.")
+    print(f"{target} claims {guarantee(verdict.epsilon, verdict.delta)}.")
     table = []
     for one in verdict.findings:
         mark = "REFUTES THE CLAIM: " if one.refuted else ""
-        table.append((one.check, one.presumes, f"{one.epsilon_lower:.3f}", f"{mark}{one.says}"))
+        table.append((one.check, one.presumes, at_least(one.epsilon_lower), f"{mark}{one.says}"))
     print_table(("check", "presumes", "epsilon at least", "seen"), table)
     for sentence in verdict.left_out:
         print(f"Left out: {sentence}")

@@ -9,7 +9,7 @@ import tyro
 from sotto.cli.terminal.options import Json
 from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
-from sotto.privacy.bounds import at_most, guarantee
+from sotto.privacy.bounds import at_least, at_most, guarantee
 from sotto.privacy.ledger.allowances import Allowance
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.standing import PersonStanding, Standing, person_standing, standing
@@ -57,7 +57,7 @@ def create(
         return
     print(f"A new budget in {place}: {guarantee(epsilon, delta)} for each person.")
     least = allowance.squared_shift**-0.5
-    print(f"One Gaussian product that uses all of it has noise multiplier {least:.4g}.")
+    print(f"One Gaussian product that uses all of it has noise multiplier {at_most(least, 6)}.")
     print(f"Share it:             sotto campaign start DIR --budget {place} ...")
     print(f"Look at it:           sotto budget show {place}")
 
@@ -111,13 +111,13 @@ def _show(found: Standing) -> None:
     streams = []
     for number, one in enumerate(found.streams):
         named = (str(number), f"{one.name} ({one.product[:8]})", f"{one.people:,}")
-        share = f"{100 * one.share:.3g}%"
+        share = f"{at_most(100 * one.share, 3)}%"
         streams.append((*named, at_most(one.epsilon), share, f"{one.refused:,}"))
     print_table(("stream", "product", "people", "epsilon of each", "share", "refused now"), streams)
     people = []
     for near in found.nearest:
-        numbers = (str(near.person), at_most(near.epsilon), f"{100 * near.share:.3g}%")
-        people.append((*numbers, f"{near.room:.4g}", ", ".join(map(str, near.streams))))
+        numbers = (str(near.person), at_most(near.epsilon), f"{at_most(100 * near.share, 3)}%")
+        people.append((*numbers, at_least(near.room), ", ".join(map(str, near.streams))))
     print_table(("person", "spent epsilon", "used share", "room for epsilon", "streams"), people)
     print(
         f"{found.people:,} people took part. The one who spent most has epsilon "
@@ -131,7 +131,7 @@ def _show_person(found: PersonStanding, json: bool) -> None:
         return
     streams = ", ".join(map(str, found.streams)) or "none"
     print(
-        f"Person {found.person}: epsilon {at_most(found.epsilon)} spent, {100 * found.share:.3g}% "
-        f"of the budget. Room for one more Gaussian stream of epsilon {found.room:.4g}. Streams: "
-        f"{streams}."
+        f"Person {found.person}: epsilon {at_most(found.epsilon)} spent, "
+        f"{at_most(100 * found.share, 3)}% of the budget. Room for one more Gaussian stream of "
+        f"epsilon {at_least(found.room)}. Streams: {streams}."
     )

@@ -79,7 +79,7 @@ def dpsgd(
         shown = {} if out is None else files
         print_json({"name": d.name, "delta": d.claimed.delta, **asdict(found), **shown})
         return _EXIT_CODES[found.verdict]
-    claim = "none stated" if found.claimed is None else f"{found.claimed:.4g}"
+    claim = "none stated" if found.claimed is None else at_most(found.claimed)
     verdict = "holds" if found.verdict == "holds" else f"is {found.verdict}"
     print(visible(f"{d.name}: the claim {verdict} at delta {d.claimed.delta:.3g}."))
     print("The facts are somebody's words; only the arithmetic is checked here.")

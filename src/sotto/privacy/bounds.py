@@ -1,4 +1,9 @@
-"""Bounds in words: a printed number is never better than the bound that it stands for."""
+"""Bounds in words: a printed number is never better than the bound that it stands for.
+
+A parameter of a mechanism is rounded so that it meets the epsilon that is printed with it. Noise,
+sensitivities, floors, thresholds and hazards are rounded up; concentrations and sampling rates are
+rounded down.
+"""
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal

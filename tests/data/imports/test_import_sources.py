@@ -25,7 +25,7 @@ from own_logs import (
     units,
 )
 
-from sotto.data.imports import sources
+from sotto.data.imports import cells, sources
 from sotto.data.imports.declaration import Declaration
 from sotto.data.imports.importing import import_log
 from sotto.data.imports.records import load
@@ -214,6 +214,39 @@ def test_numbers_and_dates_have_no_common_order(times, warns, tmp_path):
     said = []
     import_log(as_csv(tmp_path, rows), declared(), tmp_path / "out", say=said.append)
     assert any("'t' holds dates and numbers" in line for line in said) == warns
+
+
+@pytest.mark.parametrize(
+    ("ids", "warns"),
+    [
+        (("7", "7.0"), True),
+        (("7.0", "ann"), True),
+        (("-7.00", "8"), True),
+        (("7", "8"), False),
+        (("7.0", "8.0"), False),
+        (("7.0", ""), False),
+        (("ann", "bo.0"), False),
+    ],
+)
+def test_ids_that_pandas_made_real_numbers_are_two_people_and_are_told(ids, warns, tmp_path):
+    """One month's file has 7, and the other one's has 7.0: a person has two places."""
+    parts = []
+    for number, who in enumerate(ids):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        parts.append(as_csv(folder, [(who, "1", "0", "f", "no", "1", "1")]))
+    said = []
+    import_log(parts[0], declared(), tmp_path / "out", parts=parts[1:], say=said.append)
+    assert any("end in .0, as 7.0, and others do not" in line for line in said) == warns
+
+
+def test_whole_numbers_of_a_parquet_file_are_no_real_ones():
+    assert not cells.real_ids(pa.array([7, 8])).any()
+    assert cells.real_ids(pa.array(["7.0", None, "7"]).dictionary_encode()).tolist() == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_places_that_are_no_logs(tmp_path):

@@ -20,7 +20,7 @@ from sotto.cli.terminal.options import (
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import compose
-from sotto.privacy.bounds import at_most, guarantee
+from sotto.privacy.bounds import at_least, at_most, guarantee
 from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet, TruncatedDirichlet
 from sotto.privacy.mechanisms.dirichlet.radius import estimated_radius, radii
 from sotto.privacy.mechanisms.dirichlet.theorem1 import PAPER_NOTE, paper_epsilon, repaired_epsilon
@@ -134,9 +134,9 @@ def account_dirichlet_radius(
     if json:
         print_json(answer)
         return
-    print(f"radius {best.value:.4g} ({best.method}) holds with probability {1 - beta:g}")
+    print(f"radius {at_most(best.value)} ({best.method}) holds with probability {1 - beta:g}")
     for one in (*found, estimate):
-        print(f"  {one.value:<8.4g}{one.status:<11}{one.method}")
+        print(f"  {at_most(one.value):<8}{one.status:<11}{one.method}")
 
 
 @command("calibrate dirichlet")
@@ -249,9 +249,9 @@ def _print(answer: dict[str, Any], json: bool) -> None:
         f"rows {answer['distance']:g} apart)"
     )
     if "target_epsilon" in answer:
-        print(f"Concentration: {answer['concentration']:.6g}.")
+        print(f"Concentration: {at_least(answer['concentration'], 6)}.")
     equal = answer["method"] == _EQUAL
     print(f"{_EQUAL if equal else 'Computed by: ' + answer['method']}.")
     if "paper_epsilon" in answer:
         print(f"Theorem 1 of the paper, repaired: {at_most(answer['repaired_epsilon'])}.")
-        print(f"As the paper states it: {answer['paper_epsilon']:.4g} ({PAPER_NOTE}).")
+        print(f"As the paper states it: {at_most(answer['paper_epsilon'])} ({PAPER_NOTE}).")

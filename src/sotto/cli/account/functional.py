@@ -6,6 +6,7 @@ from typing import Any, Literal
 from sotto.cli.terminal.options import Delta, Json
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
+from sotto.privacy.bounds import at_most, guarantee
 
 _Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
 _Unit = Literal["reward-function", "transition"]
@@ -217,22 +218,22 @@ _ACCOUNTS = {
 def _print(answer: dict[str, Any]) -> None:
     if answer["status"] == "paper-claim":
         print(
-            f"sigma {answer['sigma']:.4g}, beta {answer['beta']:.4g}: Theorem 5 as printed, for "
-            f"epsilon {answer['claimed_epsilon']:g}. Not a guarantee; at 0.9 an audit of such a "
-            f"run finds epsilon of at least {answer['audited_epsilon_at_least']:g}. Gaps:"
+            f"sigma {at_most(answer['sigma'], 6)}, beta {answer['beta']:.4g}: Theorem 5 as "
+            f"printed, for epsilon {answer['claimed_epsilon']:g}. Not a guarantee; at 0.9 an audit "
+            f"of such a run finds epsilon of at least {answer['audited_epsilon_at_least']:g}. Gaps:"
         )
         for gap in answer["gaps"]:
             print(f"  {gap}")
         return
     print(
-        f"sigma {answer['sigma']:.4g} for epsilon {answer['epsilon']:g} at delta "
-        f"{answer['delta']:.3g} ({answer['releases']} releases, sensitivity "
-        f"{answer['sensitivity']:.4g})"
+        f"sigma {at_most(answer['sigma'], 6)} for {guarantee(answer['epsilon'], answer['delta'])} "
+        f"({answer['releases']} releases, sensitivity {at_most(answer['sensitivity'], 6)})"
     )
     if "sigma_gp" in answer:
+        # Beta has all its digits: the sensitivity grows if it is rounded up, and if rounded down.
         print(
-            f"As Gaussian-process paths: sigma {answer['sigma_gp']:.4g}, beta "
-            f"{answer['beta_gp']:.4g}."
+            f"As Gaussian-process paths: sigma {at_most(answer['sigma_gp'], 6)}, beta "
+            f"{answer['beta_gp']}."
         )
         print(f"Protected: the reward function, within {answer['reward_radius']:g} everywhere.")
     if answer.get("impossible"):

@@ -22,7 +22,7 @@ from sotto.privacy.accounting.composition import (
     RepeatAndSelect,
     compose,
 )
-from sotto.privacy.bounds import guarantee
+from sotto.privacy.bounds import at_most, guarantee
 
 
 @command("account gaussian")
@@ -153,7 +153,8 @@ def _answer(mechanism: str, event: Event, delta: float, about: dict[str, Any], j
     if json:
         print_json(answer)
         return
-    print(f"{guarantee(epsilon, delta)} (noise multiplier {about['noise_multiplier']:.6g})")
+    noise = at_most(about["noise_multiplier"], 6)
+    print(f"{guarantee(epsilon, delta)} (noise multiplier {noise})")
     if about.get("releases", 1) > 1:
         print(
             f"{about['releases']} releases to the same person cost as much as one whose noise is "

@@ -6,7 +6,7 @@ from sotto.cli.terminal.options import Json
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import ApproximateDP, compose
-from sotto.privacy.bounds import guarantee
+from sotto.privacy.bounds import at_most, guarantee
 from sotto.privacy.mechanisms.prefix_calibration import (
     COMPOSITIONS,
     Composition,
@@ -167,7 +167,7 @@ def _comparison(target: Target, floor: float | None, consensus: bool) -> dict[st
 
 def _print(answer: dict[str, Any]) -> None:
     print(
-        f"threshold {answer['threshold']:.1f} of {answer['experts']} experts "
+        f"threshold {at_most(answer['threshold'], 6)} of {answer['experts']} experts "
         f"({answer['releases']} releases, {guarantee(answer['epsilon'], answer['delta'])}, "
         f"{answer['accounting']} accounting, {answer['noise']} noise)"
     )

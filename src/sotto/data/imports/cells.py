@@ -19,6 +19,7 @@ from sotto.data.imports.declaration import Categories
 from sotto.errors import RunError
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?$"
+_REAL_ID = r"^[+-]?\d+\.0+$"
 _HASH = 16  # bytes of an id's hash, so that no two ids share one
 
 Hash = Callable[[bytes], bytes]
@@ -72,6 +73,15 @@ def require_id(name: str, kind: pa.DataType) -> None:
             "since equal people could get unequal ids otherwise, so convert it first (pandas makes "
             "real numbers of whole ones where a cell is missing: use astype('Int64'))"
         )
+
+
+def real_ids(column: pa.Array) -> Bool[np.ndarray, " rows"]:
+    """Returns which ids are texts of whole numbers with `.0` behind them, such as 7.0."""
+    column = _decoded(column)
+    if not _is_text(column.type):
+        return np.zeros(len(column), bool)
+    found = pc.fill_null(pc.match_substring_regex(column, _REAL_ID), False)
+    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
 
 
 def _decoded(column: pa.Array) -> pa.Array:

@@ -124,7 +124,14 @@ def import_log(
             datasets.require_new(out)  # another import was faster
             raise
     sync_directory(out.parent)
-    if tally.dates and tally.numbers:  # no error, which one person's row would decide about
+    # These two are no errors, which one person's row would decide about.
+    if tally.real_ids and tally.other_ids:
+        say(
+            f"warning: some ids in column {declaration.person!r} end in .0, as 7.0, and others do "
+            "not; 7.0 and 7 are two people here, so if they are one, write every id in one way and "
+            "import the log again"
+        )
+    if tally.dates and tally.numbers:
         say(
             f"warning: column {declaration.time!r} holds dates and numbers, which have no common "
             "order; write all times in one of the two ways and import the log again"

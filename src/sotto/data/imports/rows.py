@@ -3,7 +3,8 @@
 Rules, in the order of the columns:
 - Times are numbers, or dates and time stamps. A log that holds both gets a warning, since numbers
   and dates have no common order.
-- A row without an id belongs to nobody and is left out.
+- A row without an id belongs to nobody and is left out. A log with ids such as 7.0 beside others
+  gets a warning, since pandas makes 7.0 of 7, and the two are two people here.
 - A number outside its bounds is moved to the nearest bound. Actions are not moved.
 - An observation that is missing, not finite or of an unknown category gets its fill. Without a
   fill the row is unusable.
@@ -54,6 +55,10 @@ class Tally:
     """Times that are dates or time stamps."""
     numbers: int = 0
     """Times that are numbers."""
+    real_ids: int = 0
+    """Rows whose id is a whole number with `.0` behind it."""
+    other_ids: int = 0
+    """Rows with another id."""
     same_time: int = 0
     """Rows of the same person and time as another one before it."""
     columns: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -113,6 +118,9 @@ def encoded(
     person, owned = cells.hashes(batch.column(declaration.person), hashed)
     tally.nobody += int(np.sum(~owned))
     batch = batch.filter(pa.array(owned))
+    real = int(cells.real_ids(batch.column(declaration.person)).sum())
+    tally.real_ids += real
+    tally.other_ids += batch.num_rows - real
     found = np.zeros(batch.num_rows, record(declaration))
     found["person"] = person[owned]
     usable = np.ones(batch.num_rows, bool)

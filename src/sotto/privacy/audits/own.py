@@ -17,6 +17,7 @@ from sotto.privacy.accounting.events import Gaussian
 from sotto.privacy.audits import canaries, noise_size, one_run
 from sotto.privacy.audits.auditable import Auditable
 from sotto.privacy.audits.replay import PEOPLE, replay
+from sotto.privacy.bounds import at_least, at_most
 from sotto.privacy.statements import Poisson
 from sotto.privacy.units import Adjacency
 
@@ -140,8 +141,8 @@ def audit_own(
     if (most := canaries.reach(samples, auditable.delta, each)) <= auditable.epsilon:
         left_out.append(
             f"Noise that is too small in these runs: {samples:,} of each kind show an epsilon of "
-            f"at most {most:.3g}, even without noise, and so refute no larger claim. Give more "
-            "--samples."
+            f"at most {at_most(most, 3)}, even without noise, and so refute no larger claim. Give "
+            "more --samples."
         )
     if many:
         note(f"training once with {auditable.size} people, each in or out by a coin")
@@ -263,8 +264,8 @@ def _replayed(auditable: Auditable, seed: int, people: int) -> Finding:
         said = f"the person changes {', '.join(found.without_noise)}, which has no noise"
     else:
         said = (
-            f"person {found.person} moves {'a sum' if sampled else 'the sums'} by "
-            f"{found.shift:.4g} standard deviations of the noise"
+            f"person {found.person} moves {'a sum' if sampled else 'the sums'} by at least "
+            f"{at_least(found.shift)} standard deviations of the noise"
         )
     presumes = "the door's draws" if sampled else "the door's noise"
     return Finding("replay", presumes, found.epsilon_lower, found.refuted, said)

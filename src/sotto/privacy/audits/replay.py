@@ -2,11 +2,18 @@
 
 The difference of the two releases is what the person moves, without noise. It is compared with
 what the door declares. This needs no confidence: a larger difference refutes the claim.
+
+Guarantee:
+    Releases are float32, so each is off by up to a share of the whole sum, however little one
+    person moves it. `gaussian.unrounded` bounds this, and every number counts as moved by its
+    difference less both bounds. So `shift` and `epsilon_lower` are never above the truth, and no
+    true claim is refuted. Of so many people that one moves less than the bounds, nothing is seen.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -16,17 +23,35 @@ from sotto.keys import new_key
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.accounting.events import SampledGaussian
 from sotto.privacy.accounting.gaussian import epsilon_of_shift
+from sotto.privacy.accounting.sampled_least import (
+    MOST_EPSILON,
+    NOISE,
+    is_resolved,
+    sampled_least,
+)
 from sotto.privacy.audits.audit import temporary_ledger
 from sotto.privacy.audits.auditable import Auditable, Door
-from sotto.privacy.release.declaration import noise_scales
+from sotto.privacy.mechanisms import gaussian
+from sotto.privacy.release import factored
+from sotto.privacy.release.declaration import grids, noise_scales
 from sotto.privacy.statements import Poisson
 
 PEOPLE = 16
 """Number of people who are left out, one after the other."""
 _SAMPLED_RELEASES = 32
 """Most releases of a replay in which people are drawn."""
-_TOLERANCE = 1e-3
-"""Relative error of differences of float32 numbers."""
+
+
+class _Moved(NamedTuple):
+    """Differences that each run's person makes in the sums of one part, flat.
+
+    Attributes:
+        by: difference of the two worlds.
+        error: bound on the rounding error of each difference; 0 for a part without noise.
+    """
+
+    by: Float[np.ndarray, "runs releases d"]
+    error: Float[np.ndarray, "runs releases d"]
 
 
 @dataclass(frozen=True)
@@ -35,10 +60,11 @@ class Replay:
 
     Attributes:
         person: index of the person who moves most.
-        shift: L2 norm of the difference in standard deviations of the noise, over the stream. Under
-            Poisson sampling it is the largest in one release.
-        epsilon_lower: epsilon of Gaussian noise with this shift, at the claim's delta. Under
-            Poisson sampling every release is presumed to move as far if the person is drawn.
+        shift: lower bound on the L2 norm of the difference in standard deviations of the noise,
+            over the stream. Under Poisson sampling it is that of the largest in one release.
+        epsilon_lower: epsilon of Gaussian noise with this shift, at the claim's delta, rounded
+            down. Under Poisson sampling every release is presumed to move as far if the person is
+            drawn.
         without_noise: parts without noise that the person changes.
         refuted: whether the claim is smaller.
     """
@@ -58,39 +84,48 @@ def replay(auditable: Auditable, seed: int, people: int = PEOPLE) -> Replay:
     everybody = np.ones((tried, auditable.size), bool)
     without = everybody.copy()
     without[np.arange(tried), np.arange(tried)] = False
-    differences = _differences(door, auditable, everybody, without, seed)
-    squares = _squares(door, {name: differences[name] for name in door.release.parts})
+    moved, growth = _moved(door, auditable, everybody, without, seed)
+    squares = _squares(door, {name: moved[name] for name in door.release.parts}, growth)
     sampled = isinstance(door.release.participation, Poisson)
     shifts = np.sqrt(squares.max(axis=1) if sampled else squares.sum(axis=1))
     bare = tuple(
-        name for name in door.release.unprotected or {} if np.abs(differences[name]).max() > 0
+        name for name in door.release.unprotected or {} if np.abs(moved[name].by).max() > 0
     )
     person = int(np.argmax(shifts))
     shift = float(shifts[person])
     epsilon = math.inf if bare else _epsilon(door, shift, auditable.delta)
-    allowed = _epsilon(door, shift / (1 + _TOLERANCE), auditable.delta)
-    return Replay(person, shift, epsilon, bare, bool(bare) or allowed > auditable.epsilon)
+    return Replay(person, shift, epsilon, bare, epsilon > auditable.epsilon)
 
 
 def _epsilon(door: Door, shift: float, delta: float) -> float:
-    """Returns the epsilon of the whole stream for somebody who shifts its noise so far."""
+    """Returns the epsilon, rounded down, of the stream for somebody who shifts its noise so far.
+
+    Where no account of all sampled releases is at hand, that of fewer of them, or of more noise, is
+    a lower bound too.
+    """
     drawn = door.release.participation
     if not isinstance(drawn, Poisson) or shift == 0:
-        return epsilon_of_shift(shift, delta)
+        return epsilon_of_shift(shift, delta) * (1 - 1e-9)
     event = SampledGaussian(
-        noise_multiplier=1 / shift, sampling_rate=drawn.sampling_rate, count=door.release.horizon
+        noise_multiplier=max(1 / shift, NOISE[0]),
+        sampling_rate=drawn.sampling_rate,
+        count=door.release.horizon,
     )
-    return compose([event]).epsilon(delta)
+    while event.count > 1 and not (
+        is_resolved(event, delta) and compose([event]).epsilon(delta) <= MOST_EPSILON
+    ):
+        event = event.model_copy(update={"count": event.count // 2})
+    return sampled_least(event, delta)
 
 
-def _differences(
+def _moved(
     door: Door,
     auditable: Auditable,
     everybody: np.ndarray,
     without: np.ndarray,
     seed: int,
-) -> Mapping[str, Float[np.ndarray, "runs releases d"]]:
-    """Returns what each run's person moves in the sums, each part flat.
+) -> tuple[Mapping[str, _Moved], float]:
+    """Returns what each run's person moves, and by how much noise is larger for rounded sums.
 
     Both worlds start each release from the public state of the one in which all are present. After
     the last release whose people or data differ, nobody moves anything. The draws of Poisson
@@ -105,7 +140,9 @@ def _differences(
     else:
         releases = np.shape(worlds[0][0])[1]  # type: ignore[arg-type]
         replayed = _differ_until(worlds[0], worlds[1], releases)
-    found: dict[str, list[np.ndarray]] = {}
+    parts, _ = door.contribution(auditable.people)
+    own_grids = grids(door.release, factored.has_factored(parts))
+    found: dict[str, list[_Moved]] = {}
     with (
         temporary_ledger(door.release.unit) as first,
         temporary_ledger(door.release.unit) as second,
@@ -123,23 +160,43 @@ def _differences(
                 after, log, _ = stream.run(jax.tree.map(np.asarray, states), keys, present, one)
                 logs.append((after, log["released"]))
             for name in logs[0][1]:
-                given, gone = (
-                    np.concatenate(
-                        [
-                            np.asarray(x, np.float64).reshape(runs, -1)
-                            for x in jax.tree.leaves(one[1][name])
-                        ],
-                        axis=1,
-                    )
-                    for one in logs
+                given, gone = (_flat(one[1][name], runs) for one in logs)
+                found.setdefault(name, []).append(
+                    _difference(given, gone, own_grids.get(name), door.release.divisor)
                 )
-                found.setdefault(name, []).append((given - gone) * door.release.divisor)
             states = jax.tree.map(np.asarray, logs[0][0])
     rest = releases - len(next(iter(found.values())))
-    return {
-        name: np.pad(np.stack(rows, axis=1), ((0, 0), (0, rest), (0, 0)))
+    moved = {
+        name: _Moved(
+            *(
+                np.pad(np.stack(one, axis=1), ((0, 0), (0, rest), (0, 0)))
+                for one in zip(*rows, strict=True)
+            )
+        )
         for name, rows in found.items()
     }
+    statement = streams[0].statement
+    return moved, 1 + statement.sum_rounding + statement.noise_rounding
+
+
+def _flat(part: PyTree, runs: int) -> Float[np.ndarray, "runs d"]:
+    leaves = [np.asarray(x, np.float64).reshape(runs, -1) for x in jax.tree.leaves(part)]
+    return np.concatenate(leaves, axis=1)
+
+
+def _difference(
+    given: Float[np.ndarray, "runs d"],
+    gone: Float[np.ndarray, "runs d"],
+    grid: gaussian.Grid | None,
+    divisor: float,
+) -> _Moved:
+    """Returns the difference of two releases of a part, which has no grid if it has no noise."""
+    if grid is None:
+        return _Moved(given - gone, np.zeros_like(given))
+    (with_person, one), (without, other) = (
+        gaussian.unrounded(released, grid, divisor) for released in (given, gone)
+    )
+    return _Moved(with_person - without, one + other)
 
 
 def _differ_until(one: PyTree, other: PyTree, releases: int) -> int:
@@ -152,12 +209,23 @@ def _differ_until(one: PyTree, other: PyTree, releases: int) -> int:
 
 
 def _squares(
-    door: Door, differences: Mapping[str, Float[np.ndarray, "runs releases d"]]
+    door: Door, moved: Mapping[str, _Moved], growth: float
 ) -> Float[np.ndarray, "runs releases"]:
-    """Returns squares of how far each person shifts the draws behind the noise, in deviations."""
+    """Returns lower bounds on the squares of how far each person shifts the draws behind the noise.
+
+    Args:
+        door: the release.
+        moved: what each person moves in each part.
+        growth: by how much noise is larger than `noise_scales`.
+
+    Returns:
+        Squares of standard deviations.
+    """
     squares = np.zeros(())
     for name, scale in noise_scales(door.release).items():
-        whitening = door.whitening(differences[name].shape[1])
-        draws = np.stack([whitening @ moved for moved in differences[name]])
-        squares = squares + np.square(draws / scale).sum(axis=2)
+        whitening = door.whitening(moved[name].by.shape[1])
+        draws = np.stack([whitening @ by for by in moved[name].by])
+        errors = np.stack([abs(whitening) @ error for error in moved[name].error])
+        least = np.maximum(np.abs(draws) - errors, 0) / (scale * growth)
+        squares = squares + np.square(least).sum(axis=2)
     return squares

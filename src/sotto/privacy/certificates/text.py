@@ -19,7 +19,7 @@ from sotto.privacy.accounting.events import (
     SampledGaussian,
 )
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.bounds import at_most, guarantee, percent
+from sotto.privacy.bounds import at_least, at_most, guarantee, percent
 from sotto.privacy.certificates.check import AnyCertificate
 from sotto.privacy.certificates.model import Certificate, CertifiedAnswers, CertifiedStream
 from sotto.privacy.claims import Reference
@@ -221,12 +221,13 @@ def _stream_line(stream: CertifiedStream) -> str:
         case None:
             cost = "no cost yet"
         case Gaussian(noise_multiplier=z):
-            cost = f"Gaussian noise, multiplier {z:.4g}"
+            cost = f"Gaussian noise, multiplier {at_most(z, 6)}"
         case SampledGaussian(noise_multiplier=z, sampling_rate=q):
-            cost = f"Gaussian noise, multiplier {z:.4g}, people sampled at rate {q:.4g}"
+            cost = f"Gaussian noise, multiplier {at_most(z, 6)}, "
+            cost += f"people sampled at rate {at_least(q, 6)}"
         case RepeatAndSelect(tries=law, mean=mean, run=run):
-            cost = f"the best of a secret number of tries, {law} with mean {mean:.4g}, "
-            cost += f"each with Gaussian noise, multiplier {run.noise_multiplier:.4g}"
+            cost = f"the best of a secret number of tries, {law} with mean {at_least(mean, 6)}, "
+            cost += f"each with Gaussian noise, multiplier {at_most(run.noise_multiplier, 6)}"
         case PrefixReleases():
             cost = _prefixes(stream)
         case ApproximateDP(epsilon=epsilon):
@@ -255,12 +256,12 @@ def _prefixes(stream: CertifiedStream) -> str:
     assert said is not None
     match said.rule:
         case Floor(floor=floor):
-            rule = f"actions with probability at least {floor:.4g}"
+            rule = f"actions with probability at least {at_most(floor, 6)}"
         case RandomStop(hazard=hazard):
-            rule = f"ended by a secret coin at rate {hazard:.4g}"
+            rule = f"ended by a secret coin at rate {at_most(hazard, 6)}"
         case Consensus():
             rule = "actions chosen by the experts' votes"
-    return f"stable prefixes, {rule}, threshold {said.threshold:.1f} of {said.experts}"
+    return f"stable prefixes, {rule}, threshold {at_most(said.threshold, 6)} of {said.experts}"
 
 
 def _choice(stream: CertifiedStream, epsilon: float) -> str:
@@ -299,17 +300,20 @@ def _so_far(said: CertifiedAnswers) -> tuple[str, ...]:
 def _mechanism(statement: AnswerStatement) -> str:
     match statement.mechanism:
         case GaussianPolicy(noise_stddev=noise):
-            answers = f"the policy with Gaussian noise of standard deviation {noise:.4g}"
+            answers = f"the policy with Gaussian noise of standard deviation {at_most(noise, 6)}"
         case TruncatedDirichlet(concentration=k, floor=floor, threshold=threshold):
-            answers = f"truncated Dirichlet, concentration {k:.4g}, floor {floor:.4g}, "
-            answers += f"threshold {threshold:.4g}"
+            answers = (
+                f"truncated Dirichlet, concentration {at_least(k, 6)}, floor {at_most(floor, 6)}, "
+            )
+            answers += f"threshold {at_most(threshold, 6)}"
         case Dirichlet(concentration=k, floor=floor):
-            answers = f"Dirichlet, concentration {k:.4g}, floor {floor:.4g}"
+            answers = f"Dirichlet, concentration {at_least(k, 6)}, floor {at_most(floor, 6)}"
     schedule = statement.schedule
     if schedule.kind == "vanishing":
         answers += (
-            f", times {schedule.coefficient:.4g} after every {schedule.queries_per_rollout} "
-            f"answers to a student, {schedule.rollouts} levels in all"
+            f", times {at_least(schedule.coefficient, 6)} after every "
+            f"{schedule.queries_per_rollout} answers to a student, "
+            f"{schedule.rollouts} levels in all"
         )
     return answers
 

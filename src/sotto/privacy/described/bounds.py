@@ -20,14 +20,9 @@ from sotto.privacy.accounting.composition import (
 )
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
 from sotto.privacy.accounting.sampled_gaussian import sampled_gaussian_divergences
+from sotto.privacy.accounting.sampled_least import MARGIN, is_resolved, sampled_least
 from sotto.privacy.described.description import Description
 
-_MARGIN = 1e-3
-"""Relative margin below which a computed lower bound is not trusted."""
-_MOST = 10**6
-"""Most steps whose privacy loss distribution is computed; more take minutes."""
-_NOISE = (0.25, 1e4)
-"""Range of the noise multiplier of such steps; others can take minutes, too."""
 _FINEST = 1e-9
 """Least delta of one record that group privacy takes from a privacy loss distribution."""
 _ORDERS = np.array([*(1 + np.geomspace(0.01, 0.9, 30)), *range(2, 65), 128, 256, 512, 1024])
@@ -127,15 +122,9 @@ def _drawn(d: Description, count: int) -> Gaussian | SampledGaussian:
 
 def _accountant(event: Gaussian | SampledGaussian, delta: float) -> PrivacyCurve:
     """Returns the curve of sampled steps; that of Renyi where a finer one takes too long."""
-    if isinstance(event, Gaussian) or _is_resolved(event, delta):
+    if isinstance(event, Gaussian) or is_resolved(event, delta):
         return compose([event])
     return _renyi(event)
-
-
-def _is_resolved(event: SampledGaussian, delta: float) -> bool:
-    """Whether a privacy loss distribution gives epsilon at this delta in short time."""
-    quick = event.count <= _MOST and _NOISE[0] <= event.noise_multiplier <= _NOISE[1]
-    return quick and delta >= 1e-11 + 1e-14 * event.count
 
 
 def _renyi(event: SampledGaussian) -> PrivacyCurve:
@@ -192,22 +181,7 @@ def _poisson_least(d: Description) -> float:
     if d.batch_size == d.records:
         return gaussian_epsilon(z / math.sqrt(count), delta) * (1 - 1e-9)
     event = SampledGaussian(noise_multiplier=z, sampling_rate=d.rate, count=count)
-    if not _is_resolved(event, delta) or delta < 1e-10:
-        return 0.0
-    above = compose([event]).epsilon(delta)
-    if above > 100:  # no grid resolves it
-        return 0.0
-    from dp_accounting.pld import privacy_loss_distribution as pld_lib  # takes a second to import
-
-    one = pld_lib.from_gaussian_mechanism(
-        z,
-        sampling_prob=d.rate,
-        pessimistic_estimate=False,
-        value_discretization_interval=max(1e-4, above / 1e5),
-        use_connect_dots=False,
-    )
-    found = one.self_compose(count).get_epsilon_for_delta(delta)
-    return max(0.0, float(found) * (1 - _MARGIN))
+    return sampled_least(event, delta)
 
 
 def _shuffled(z: float, batches: int, epochs: int, kept: float, delta: float) -> float:
@@ -234,4 +208,4 @@ def _shuffled(z: float, batches: int, epochs: int, kept: float, delta: float) ->
     if not ok.any():
         return 0.0
     gain = p[ok] + np.log1p(-np.exp(math.log(delta) - p[ok])) - q[ok]
-    return max(0.0, float(gain.max()) * (1 - _MARGIN))
+    return max(0.0, float(gain.max()) * (1 - MARGIN))

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float64, Int32, PyTree, Shaped
 
 _LIMIT = 2**30
 """Bound on each word of a sum, and on the noise, so that int32 never overflows."""
@@ -219,6 +220,29 @@ def noisy(
         released += from_grid(rest, spacing, divisor)
         spacing *= 2.0**grid.bits
     return released + from_grid(total[0] + carried, spacing, divisor)
+
+
+def unrounded(
+    released: Float[np.ndarray, "..."], grid: Grid, divisor: float
+) -> tuple[Float64[np.ndarray, "..."], Float64[np.ndarray, "..."]]:
+    """Returns the sums, with noise, behind released averages, and a bound on each one's error.
+
+    Let x be a released number in units of the factor spacing / divisor, which is itself rounded and
+    therefore divided out, and let u = 2^-24. One word is rounded twice: as an integer, and in its
+    product with the factor. Several words are at most 2^23 + 2^14 + 1 each, so only their products
+    and their partial sums are rounded. Let the highest word count U. The lower ones add up to at
+    most U, and their partial sums to at most 2 U. So the error is at most u (2 |x| + 4 U), and a
+    thousandth more for terms of second order.
+
+    Args:
+        released: what `noisy` returned.
+        grid: of the part.
+        divisor: of the average.
+    """
+    factor = float(np.float32(grid.spacing / divisor))
+    whole = np.asarray(released, np.float64) / factor
+    errors = 1.001 * 2.0**-24 * (2 * np.abs(whole) + 4 * 2.0 ** (grid.bits * (grid.words - 1)))
+    return whole * grid.spacing, errors * grid.spacing
 
 
 def masked_sum(values: Int32[Array, "k d"], present: Bool[Array, " k"]) -> Int32[Array, " d"]:

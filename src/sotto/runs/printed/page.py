@@ -102,7 +102,7 @@ def _page_of_described(
 ) -> Page:
     """Returns the page of a certificate that follows from the description in it."""
     d = c.description
-    claimed = "none" if d.claimed.epsilon is None else f"{d.claimed.epsilon:.4g} ({c.verdict})"
+    claimed = "none" if d.claimed.epsilon is None else f"{at_most(d.claimed.epsilon)} ({c.verdict})"
     person = []
     if c.person is not None:
         cost = f"epsilon {at_most(c.person.epsilon)} for up to {c.person.records} records"
@@ -116,7 +116,10 @@ def _page_of_described(
         ("Epsilon claimed", claimed),
         ("Unit", c.unit.sentence()),
         ("Steps", f"{steps}; runs: {d.runs}"),
-        ("Noise, clip norm", f"{d.noise_multiplier:.6g} on the {d.noise_scaled_to}, {d.clip_norm}"),
+        (
+            "Noise, clip norm",
+            f"{at_most(d.noise_multiplier, 6)} on the {d.noise_scaled_to}, {d.clip_norm}",
+        ),
         ("Accountant", c.method),
         ("Source", d.source),
         *_file(file),
