@@ -85,6 +85,19 @@ def test_a_dppg_run_is_a_teacher_while_its_certificate_is_true(private: Path, tm
         teacher_policies(copy)
 
 
+@pytest.mark.parametrize("command", ["certificate", "report"])
+def test_a_false_certificate_beside_its_ledger_is_said(
+    command: str, capsys, private: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(private, tmp_path / "copy"))
+    assert main([command, str(copy)]) == 0
+    assert "warning" not in capsys.readouterr().err
+    certificate = json.loads((copy / "certificate.json").read_text())
+    (copy / "certificate.json").write_bytes(to_json(certificate | {"epsilon": 0.1}, indent=2))
+    assert main([command, str(copy)]) == 0
+    assert "certificate.json is false" in capsys.readouterr().err
+
+
 def test_a_dppg_run_without_a_proof_is_no_free_teacher(monkeypatch, private: Path) -> None:
     class Claim:
         status = "paper-claim"

@@ -92,7 +92,7 @@ _COMMANDS = {
         "check the claimed epsilon of a DP-SGD training made elsewhere",
     ),
     "schema": ("sotto.cli.verify:schema", "print the JSON Schema of certificates"),
-    "report": ("sotto.cli.runs:report", "write figures and report.html of a run"),
+    "report": ("sotto.cli.overviews:report", "write figures and report.html of a run"),
     "account gaussian": (
         "sotto.cli.account.gaussian:account_gaussian",
         "epsilon of Gaussian releases",

@@ -1,4 +1,4 @@
-"""The commands `sotto runs` and `sotto compare`, about several runs."""
+"""The commands `sotto runs`, `sotto compare` and `sotto report`, which show results of runs."""
 
 import sys
 from pathlib import Path
@@ -6,11 +6,12 @@ from typing import Annotated
 
 import tyro
 
-from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.options import Json, Ledger, RunPath
 from sotto.cli.terminal.output import print_json, print_table
 from sotto.cli.terminal.parsing import command
 from sotto.errors import RunError, visible
 from sotto.runs import summaries
+from sotto.runs.directory import Named, open_experiment
 from sotto.runs.printed.files import require_place
 from sotto.runs.report.comparison import (
     measured,
@@ -129,3 +130,33 @@ def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> Non
     print(f"\n{note(found)}")
     if page is not None:
         print(f"wrote {page}")
+
+
+@command("report")
+def report(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
+    """Writes figures (figures/*.png) and a page with the whole report (report.html).
+
+    The page needs no other file and no network. This takes a few seconds.
+
+    Example:
+      sotto report runs/x
+
+    Args:
+        path: Run directory, or directory of several seeds.
+    """
+    from sotto.privacy.certificates.derive import why_false
+    from sotto.runs.report.pages import write_reports
+
+    experiment = open_experiment(path, Named(ledger))
+    pages = write_reports(experiment)
+    for run in experiment.runs if experiment.settings.ledger is not None else ():
+        if reason := why_false(run.certificate, run.open_ledger()):
+            print(
+                f"warning: {run.certificate} is false, and the page says what the ledger gives: "
+                f"{reason}",
+                file=sys.stderr,
+            )
+    if json:
+        print_json({"report": str(pages[0]), "reports": [str(page) for page in pages]})
+    else:
+        print("\n".join(f"wrote {page}" for page in pages))

@@ -1,4 +1,4 @@
-"""The commands `sotto eval`, `sotto certificate` and `sotto report`."""
+"""The commands `sotto eval` and `sotto certificate`."""
 
 import json as json_module
 import shlex
@@ -253,7 +253,7 @@ def _show(
     from rich.console import Console
 
     from sotto.people.campaign import Campaign
-    from sotto.privacy.certificates.derive import derive, render, verify
+    from sotto.privacy.certificates.derive import derive, render, why_false
     from sotto.runs.seeds import sharing
 
     console = Console(soft_wrap=False)
@@ -261,9 +261,7 @@ def _show(
     found = [derive(ledger) for ledger in ledgers]
     for run, ledger, one in zip(runs, ledgers, found, strict=True):
         missing = not run.certificate.exists()
-        stored = None if missing else verify(run.certificate, ledger)
-        if stored is not None and stored.status == "false":
-            reason = f"{stored.mismatches[0]}; move it away"
+        if reason := why_false(run.certificate, ledger):
             if write:
                 raise RunError(f"{run.certificate} is false and is not replaced: {reason}")
             print(f"warning: {run.certificate} is false: {reason}", file=sys.stderr)
@@ -374,24 +372,3 @@ def _verify(runs: Sequence["Certified"], json: bool) -> int:
         opening = "the certificate is not true: " if exist else ""
         print(f"sotto: {opening}{wrong[0]}{more}", file=sys.stderr)
     return _EXIT_CODES[status]
-
-
-@command("report")
-def report(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
-    """Writes figures (figures/*.png) and a page with the whole report (report.html).
-
-    The page needs no other file and no network. This takes a few seconds.
-
-    Example:
-      sotto report runs/x
-
-    Args:
-        path: Run directory, or directory of several seeds.
-    """
-    from sotto.runs.report.pages import write_reports
-
-    pages = write_reports(open_experiment(path, Named(ledger)))
-    if json:
-        print_json({"report": str(pages[0]), "reports": [str(page) for page in pages]})
-    else:
-        print("\n".join(f"wrote {page}" for page in pages))

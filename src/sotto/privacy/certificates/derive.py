@@ -30,7 +30,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.statements import StreamStatement
 from sotto.problems import first_problem
 
-__all__ = ["Certificate", "Verification", "derive", "read", "render", "verify"]
+__all__ = ["Certificate", "Verification", "derive", "read", "render", "verify", "why_false"]
 
 
 def derive(ledger: Ledger | AnswerLedger) -> Certificate:
@@ -134,6 +134,14 @@ def verify(path: Path, ledger: Ledger | AnswerLedger) -> Verification:
     It also checks the ledger's chain of hashes, and a teacher's stored answers.
     """
     return check(path, ledger, derive)
+
+
+def why_false(path: Path, ledger: Ledger | AnswerLedger) -> str:
+    """Returns why the stored certificate is false, and what to do; empty if it is not."""
+    stored = verify(path, ledger) if path.exists() else None
+    if stored is None or stored.status != "false":
+        return ""
+    return f"{stored.mismatches[0]}; move it away"
 
 
 def _status(charged: Sequence[StreamStatement | AnswerStatement], epsilon: float) -> Status:
