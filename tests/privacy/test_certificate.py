@@ -16,7 +16,7 @@ from scipy import stats
 
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.certificates.text import QUOTED, sections
-from sotto.privacy.claims import streams
+from sotto.privacy.claims import DEFINED, streams
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.privacy.ledger.persons import PersonBlock
@@ -109,6 +109,8 @@ def test_duties_stand_apart_from_what_is_taken_for_granted_and_terms_are_explain
     assert (streams.RANDOM.words({}), streams.RANDOM.how) in granted
     assert (streams.UNCHANGED.words({}), streams.UNCHANGED.how) in duties
     assert not set(duties) & set(granted)
+    # Whatever tells somebody to act is a duty.
+    assert {one.identifier for one in DEFINED if one.granted} == {"noise.random", "runs.failure"}
     order = list(found)
     assert order.index("Duties of whoever runs this") < order.index("Enforced by the code")
     terms = [words for words, _ in found["Terms"]]

@@ -236,7 +236,7 @@ EXPECTED = {
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         dppg.unseen@2 ledger.counted@3 door.contributed@3 door.compiled@2
-        gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
+        gaussian.rounded@2 noise.law@2 dppg.first-policy@2 dppg.no-memory@2 dppg.own-output@2
         dppg.new-people people.settings@3 ledger.enrolment@5 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
@@ -245,7 +245,7 @@ EXPECTED = {
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         dppg.unseen@2 ledger.counted@3 door.contributed@3 door.compiled@2
-        gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
+        gaussian.rounded@2 noise.law@2 dppg.first-policy@2 dppg.no-memory@2 dppg.own-output@2
         dppg.meets-person people.settings@3 ledger.enrolment@5 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
@@ -271,7 +271,7 @@ EXPECTED = {
         language.tuned language.patterns language.while-asked
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
-        noise.law@2 language.public-model language.own-completions@2 people.settings@3
+        noise.law@2 language.public-model@2 language.own-completions@2 people.settings@3
         ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "logs of people": """

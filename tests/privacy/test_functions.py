@@ -195,7 +195,8 @@ def test_a_sensitivity_is_that_of_the_released_shape(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path, epsilon=math.inf)
     with pytest.raises(ValueError, match="that of 2 actions, and not of 1"):
         vector_release(sensitivity=hats).open(ledger).release(np.zeros((22, 1)), (NODES,))
-    asked = vector_release(sensitivity=hats, size=None).open(ledger)
+    anywhere = replace(hats, size=None, nodes=None)
+    asked = vector_release(sensitivity=anywhere, size=None).open(ledger)
     with pytest.raises(ValueError, match="that of 2 actions, and not of 100"):
         asked.release_function(lambda points: np.zeros((len(points), 100)), 100)
     assert ledger.spent().epsilon == 0
@@ -218,12 +219,21 @@ def test_no_sentence_promises_to_hide_more_than_the_noise_does() -> None:
     vector_release(sensitivity=replace(small, change=1.0))  # the author says so
     whole = WHOLE_FUNCTION(radius="3", share="1", low="0", high="1")  # as far as the range goes
     vector_release(protects=(whole,))
+    narrow = WHOLE_FUNCTION(radius="1", share="1", low="0", high="0.1")
+    vector_release(protects=(narrow,), sensitivity=small)
+    with pytest.raises(ValueError, match="promises to hide a change of 1 of a reward"):
+        vector_release(protects=(narrow, LOGGED_FUNCTION(radius="1")), sensitivity=small)
+    for other in ((narrow, *IN_RANGE), (LOGGED_FUNCTION(radius="1"), *IN_RANGE)):
+        with pytest.raises(ValueError, match="none of the other kind"):
+            vector_release(protects=other)
 
     def one_reward(low: str, high: str, **changes: object) -> FunctionRelease:
         said = {"unit": TRANSITION, "units": 9, "protects": (ONE_REWARD(low=low, high=high),)}
         return vector_release(**said | changes)
 
     one_reward("-1000.5", "-999.5")
+    with pytest.raises(ValueError, match="promises to hide a change of 1 of a reward"):
+        one_reward("100000", "100001", sensitivity=small)
     with pytest.raises(ValueError, match="promises to hide a change of 10 of a reward"):
         one_reward("0", "10")
     zeroed = Unit(kind="transition", adjacency=Adjacency.ZERO_OUT)
@@ -234,7 +244,7 @@ def test_no_sentence_promises_to_hide_more_than_the_noise_does() -> None:
         (LOGGED_FUNCTION(radius="1"),),
         (*IN_RANGE, ONE_REWARD(low="1", high="2")),
     ):
-        with pytest.raises(ValueError, match="in which range the protected reward is"):
+        with pytest.raises(ValueError, match="or in which range one reward"):
             one_reward("0", "1", protects=protects)
 
 
@@ -274,6 +284,9 @@ def test_a_sensitivity_between_even_nodes_is_of_no_others(
         stream.release(np.zeros((len(nodes), 2)), (nodes,))
     with pytest.raises(ValueError, match="that of 22 values, and not of 202"):
         vector_release(sensitivity=hat_basis_sensitivity(11, 2, 1.0), size=202)
+    for anywhere in (hats, hat_basis_sensitivity(11, 2, 1.0)):  # between the nodes nothing is known
+        with pytest.raises(ValueError, match="of values with a public size"):
+            vector_release(sensitivity=anywhere, size=None)
     assert stream.released == 0
     if len(nodes) == 11:
         stream.release(np.zeros((11, 2)), (NODES + 1e-16,))

@@ -476,6 +476,18 @@ def test_a_function_that_changes_while_it_is_asked_answers_no_more() -> None:
     np.testing.assert_array_equal(function(np.array([0.5])), before)
 
 
+def test_a_function_with_two_values_at_a_new_point_answers_no_more() -> None:
+    """Dropout changes nothing at 0, where it was asked twice, and where each grid begins."""
+    numbers = np.random.default_rng(0)
+
+    def dropout(points: np.ndarray) -> np.ndarray:
+        return points * numbers.integers(0, 2, points.shape) / 0.5
+
+    function = seeded(dropout)
+    with pytest.raises(PrivacyError, match="has changed, and answers at no new point"):
+        function(np.linspace(0, 1, 20))
+
+
 def test_a_value_depends_on_no_other_point_that_is_asked_with_it() -> None:
     """A network that normalises over its batch gave a point other values beside other points."""
 

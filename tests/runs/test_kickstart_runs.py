@@ -210,17 +210,23 @@ def test_a_free_teacher_has_no_ledger_of_its_own(capsys, private: Path, tmp_path
 
 
 def test_a_students_policy_is_not_proved_to_hide_the_observations(
-    shards: Path, tmp_path: Path
+    capsys, shards: Path, tmp_path: Path
 ) -> None:
     """An exported policy said "proved, epsilon 2 for one observation". One look at it tells one."""
     out, file = tmp_path / "run", tmp_path / "policy.npz"
     words = ("--protect", "observation", "--observation-radius", "0.01")
-    assert main(student(out, shards / "seed-0", *words)) == 0
+    in_words = [one for one in student(out, shards / "seed-0", *words) if one != "--json"]
+    assert main(in_words) == 0
+    assert "proved of the teacher's answers alone" in capsys.readouterr().out
+    assert main(["report", str(out)]) == 0
+    page = (out / "report.html").read_text()
+    assert '<div class="status">Proved of the teacher&#x27;s answers alone</div>' in page
+    assert "so nothing is proved of its policy" in page
     (run,) = open_experiment(out).runs
     assert json.loads(run.certificate.read_text())["status"] == "proved"
     found = summarise(out).guarantee
     assert (found.status, found.epsilon, found.proved) == ("answers alone", None, False)
-    assert "for one observation, replace-one, within 0.01, is about the teacher's" in found.why
+    assert "for one observation, replace-one, within 0.01. The epsilon is about" in found.why
     sotto.load(out).export(file)
     with np.load(file) as arrays:
         about = json.loads(str(arrays["header"]))

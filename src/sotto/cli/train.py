@@ -27,6 +27,7 @@ from sotto.privacy.certificates.derive import derive
 from sotto.privacy.units import Unit
 from sotto.runs import start
 from sotto.runs.directory import Experiment, resume_command
+from sotto.runs.guarantees import ANSWERS_ALONE, status_of
 from sotto.runs.registry import algorithm_named, config_from_json, former_names
 from sotto.runs.seeds import sharing, weakest
 from sotto.runs.summaries import task
@@ -237,7 +238,7 @@ def _summary(
         return summary
     ledgers = [run.open_ledger() for run in experiment.runs]
     worst = weakest(map(derive, ledgers))
-    summary |= {"epsilon": worst.epsilon, "delta": worst.delta, "status": worst.status}
+    summary |= {"epsilon": worst.epsilon, "delta": worst.delta, "status": status_of(worst)}
     summary |= {"unit": worst.unit.kind, "adjacency": worst.unit.adjacency}
     if len(ledgers) > 1:
         together = sharing(experiment.settings, ledgers).epsilon
@@ -255,8 +256,10 @@ def _conclude(
     print(f"{_counted(last.updates)} in {seconds:.0f} s. {_measured(algorithm, config, summary)}")
     if "epsilon" in summary:
         count, together = len(experiment.runs), summary.get("epsilon_of_all_seeds")
+        alone = summary["status"] == ANSWERS_ALONE
+        said = "proved of the teacher's answers alone" if alone else summary["status"]
         print(
-            f"Certificate: {summary['status']}, {guarantee(summary['epsilon'], summary['delta'])}"
+            f"Certificate: {said}, {guarantee(summary['epsilon'], summary['delta'])}"
             + (f" for each of {count} seeds" if count > 1 else "")
             + ("" if together is None else f", and {at_most(together)} for all of them together")
             + f" ({Unit(kind=summary['unit'], adjacency=summary['adjacency']).brief})"

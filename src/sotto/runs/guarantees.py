@@ -21,6 +21,11 @@ UNKNOWN = "unknown"
 """Status of a run whose ledger cannot be read."""
 ANSWERS_ALONE = "answers alone"
 """Status of a student whose certificate is about the answers to it, and not about its policy."""
+OF_ANSWERS = (
+    "The epsilon is about the teacher's answers. The student learns from the same observations "
+    "without noise, so nothing is proved of its policy."
+)
+"""Meaning of ANSWERS_ALONE."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +103,15 @@ def guarantee_of(experiment: Experiment) -> Guarantee:
     proved = Guarantee(
         "proved", "", epsilon, worst.delta, worst.unit, _distance(worst), certificates=found
     )
-    if worst.unit.kind == "observation":
-        why = (
-            f"{proved.statement}, is about the teacher's answers; the student learns from the same "
-            "observations without noise, so nothing is proved of its policy"
-        )
-        return Guarantee(ANSWERS_ALONE, why, certificates=found)
+    if status_of(worst) == ANSWERS_ALONE:
+        return Guarantee(ANSWERS_ALONE, f"{proved.statement}. {OF_ANSWERS}", certificates=found)
     return proved
+
+
+def status_of(certificate: Certificate) -> str:
+    """Returns the status of a run with this certificate, which is about the run's policy."""
+    alone = certificate.status == "proved" and certificate.unit.kind == "observation"
+    return ANSWERS_ALONE if alone else certificate.status
 
 
 def exported(experiment: Experiment | None) -> dict[str, Any]:

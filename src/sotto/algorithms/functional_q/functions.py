@@ -333,11 +333,11 @@ def _release(
 
 def protects(config: FunctionalQConfig) -> tuple[str, ...]:
     """Returns the sentence about the protected unit."""
-    low, high = (f"{bound:g}" for bound in config.rewards)
+    low, high = map(claims.exactly, config.rewards)
     if config.reward_radius is None:
         return (claims.ONE_REWARD(low=low, high=high),)
     share = f"{config.reward_radius / config.reward_range:.3g}"
-    radius = f"{config.reward_radius:g}"
+    radius = claims.exactly(config.reward_radius)
     return (claims.WHOLE_FUNCTION(radius=radius, share=share, low=low, high=high),)
 
 

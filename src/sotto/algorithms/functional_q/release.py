@@ -185,7 +185,7 @@ def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:
         population=config.population,
         correlation=correlation(config),
         microbatch=microbatch(config.features),
-        protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
+        protects=(claims.ONE_REWARD(low=claims.exactly(low), high=claims.exactly(high)),),
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(),),
     )

@@ -81,7 +81,7 @@ def weighted_sums(config: FunctionalQConfig, name: str, size: int, rounds_left: 
         horizon=rounds_left,
         population=config.population,
         microbatch=microbatch(size),
-        protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
+        protects=(claims.ONE_REWARD(low=claims.exactly(low), high=claims.exactly(high)),),
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(),),
     )
@@ -171,7 +171,7 @@ def whole_function(config: FunctionalQConfig) -> FunctionRelease:
         noise_multiplier=z,
         population=config.population,
         size=config.samples,
-        protects=(claims.LOGGED_FUNCTION(radius=f"{radius:g}"),),
+        protects=(claims.LOGGED_FUNCTION(radius=claims.exactly(radius)),),
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(), claims.ONE_FUNCTION.assumption()),
     )

@@ -38,10 +38,9 @@ TERMS = {
     r"\busers?\b": "User: a person whose data the training uses.",
     r"\breleases?\b": "Release: a noisy result. Only releases may be published or used further.",
     r"\bstreams?\b": "Stream: a series of releases that is planned before the first of them.",
-    r"\bslots?\b": "Slot: the place of one person in a release. An absent person's slot counts as "
-    "zero.",
-    r"\bledgers?\b": "Ledger: the record of all releases and of who took part in each. Entries are "
-    "only added.",
+    r"\bslots?\b": "Slot: the place of one person, or of one expert, in a release. The slot of "
+    "whoever is absent counts as zero.",
+    r"\bledgers?\b": "Ledger: the record of what this run has released. Entries are only added.",
 }
 """Terms of certificates by a pattern that finds them, each with what it means."""
 

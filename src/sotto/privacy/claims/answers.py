@@ -292,7 +292,6 @@ LAW = Claim(
     "answers are rounded to a coarser grid; let nobody look into the teacher's processes",
     version=2,
     holds=both(of_answers, has_noise, lambda facts: not _gaussian(facts)),
-    granted=True,
 )
 # mechanisms/gaussian_policy.py
 GRID_LAW = Claim(
@@ -314,7 +313,6 @@ EARLIER_LAW = Claim(
     "that holds only such answers",
     version=2,
     holds=both(has_noise, lambda facts: _gaussian(facts) and _statement(facts).accounting == 1),
-    granted=True,
 )
 DELTA = Claim(
     "answers.delta",

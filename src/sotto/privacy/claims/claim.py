@@ -84,7 +84,7 @@ class Claim:
             statement brings, in words.
         numbers: function that gives the values for the names in braces.
         untrue: for an earlier version, what was untrue in it; empty if only words changed.
-        granted: for an assumption in the section "user", whether the proof takes it for granted;
+        granted: for an assumption in the section "user", whether nobody can do anything for it;
             else it is a duty of whoever runs the training.
     """
 

@@ -26,7 +26,8 @@ PUBLIC_MODEL = Claim(
     "user",
     "The base model, its tokenizer and the public prompts were made without data of the protected "
     "people.",
-    "the user who chooses the files knows where they come from",
+    "whoever chooses the files knows where they come from",
+    version=2,
 )
 OWN_COMPLETIONS = Claim(
     "language.own-completions",

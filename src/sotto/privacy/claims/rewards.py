@@ -149,6 +149,12 @@ PRINTED = 1e-5
 """Relative error of a number that a sentence says with six digits."""
 
 
+def exactly(number: float) -> str:
+    """Returns a number in a short text that is exact, such as "1" or "0.05", for a sentence."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))
+
+
 def radii_in(sentences: Iterable[str]) -> frozenset[str]:
     """Returns every radius that these sentences of a statement say."""
     found = (
@@ -195,20 +201,29 @@ def require_hidden(change: float, adjacency: Adjacency, sentences: Sequence[str]
     Raises:
         ValueError: they promise more, or do not say one radius or one range of a reward.
     """
-    ranges = {(float(low), float(high)) for low, high in ranges_in(sentences)}
-    widths = [high - low for low, high in ranges]
-    if adjacency is Adjacency.WITHIN_RADIUS:
-        promised = min([float(require_one_radius(sentences)), *widths])
-    elif len(ranges) == 1 and not radii_in(sentences):
-        ((low, high),) = ranges
-        promised = max(widths + [abs(low), abs(high)] * (adjacency is Adjacency.ZERO_OUT))
+    one, logged, whole = (
+        [
+            {name: float(text) for name, text in said.items()}
+            for line in sentences
+            if (said := claim.match("protects", line, "")) is not None
+        ]
+        for claim in (ONE_REWARD, LOGGED_FUNCTION, WHOLE_FUNCTION)
+    )
+    if adjacency is Adjacency.WITHIN_RADIUS and not one:
+        require_one_radius(sentences)
+        within = (min(said["radius"], said["high"] - said["low"]) for said in whole)
+        promised = max([*within, *(said["radius"] for said in logged)])
+    elif adjacency is not Adjacency.WITHIN_RADIUS and len(one) == 1 and not logged and not whole:
+        low, high = one[0]["low"], one[0]["high"]
+        to_zero = (abs(low), abs(high)) if adjacency is Adjacency.ZERO_OUT else ()
+        promised = max([high - low, *to_zero])
     else:
         raise ValueError(
-            "the certificate says in which range the protected reward is: give in `protects` one "
-            "sentence with it, ONE_REWARD of sotto.privacy.claims.rewards, and no radius"
+            "the certificate says within which radius the reward function is protected, or in "
+            "which range one reward: give in `protects` one sentence with it and none of the "
+            "other kind, LOGGED_FUNCTION or ONE_REWARD of sotto.privacy.claims.rewards"
         )
-    printed = PRINTED * max([promised, *(abs(bound) for pair in ranges for bound in pair)])
-    if promised > change + printed:
+    if promised > change:
         raise ValueError(
             f"`protects` promises to hide a change of {promised:g} of a reward, and the noise is "
             f"made for {change:g}"

@@ -115,7 +115,6 @@ HONEST_DEVICES = Claim(
     version=2,
     holds=_in_shares,
     numbers=_trusted,
-    granted=True,
 )
 MASKS = Claim(
     "shares.masks",
@@ -129,5 +128,4 @@ MASKS = Claim(
     version=2,
     holds=_in_shares,
     numbers=_colluding,
-    granted=True,
 )

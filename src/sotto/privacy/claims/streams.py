@@ -153,7 +153,6 @@ SCALED = Claim(
     "open a new stream with a version that draws noise on the grid, for which this is proved",
     version=2,
     holds=both(some(_scaled), has_noise),
-    granted=True,
 )
 SCALED_VALUES = Claim(
     "noise.scaled-values",
@@ -270,7 +269,8 @@ FIRST_POLICY = Claim(
     "dppg.first-policy",
     "user",
     "The policy from which training starts was made without data of the protected people.",
-    "the user who chooses the file knows where it comes from",
+    "whoever chooses the file knows where it comes from",
+    version=2,
 )
 # release/release.py
 SAMPLED_PLACES = Claim(
@@ -281,7 +281,6 @@ SAMPLED_PLACES = Claim(
     "nothing can be told from that.",
     "keep the numbers that contributions are computed from of order one, so that no large numbers "
     "cancel",
-    granted=True,
 )
 # algorithms/dppg/gymnasium_users.py
 NO_MEMORY = Claim(

@@ -123,8 +123,9 @@ class FunctionRelease(Declared):
             )
         if self.size is not None and not 1 <= self.size <= _LARGEST_ARRAY:
             raise ValueError(f"size must be between 1 and {_LARGEST_ARRAY}, got {self.size}")
-        if self.size is None and self.sensitivity.beta is None:
-            raise ValueError("a vector has a public size; state it")
+        at_nodes = self.sensitivity.beta is None or self.sensitivity.size or self.sensitivity.nodes
+        if self.size is None and at_nodes:
+            raise ValueError("this sensitivity is of values with a public size; state it")
         if self.noise_multiplier * math.sqrt(self.horizon) > _LARGEST_NOISE:
             raise ValueError(
                 f"noise of more than {_LARGEST_NOISE:g} sensitivities is beyond the public grid"
@@ -295,10 +296,10 @@ class OpenFunctionRelease:
 
         Args:
             secret: the function on [0, 1]^d, which the owner keeps; it must never change. It is
-                asked at 0 before anything is charged, then about one point at a time. The
-                sensitivity is that of its values, where those that are not finite count as 0. It
-                must have a value everywhere. Where it raises an error, or its first point has
-                another value than before, is not protected, so it then answers no new point any
+                asked at 0 before anything is charged, then about one point at a time, each twice.
+                The sensitivity is that of its values, where those that are not finite count as 0.
+                It must have a value everywhere. Where it raises an error, or has two values at a
+                new point or the first one, is not protected, so it then answers no new point any
                 more, unless its file is opened again. d is the sensitivity's; a point costs
                 O(log n) in one dimension, and O(n^2) in more.
             actions: number of functions; each has its own path.

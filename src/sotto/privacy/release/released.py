@@ -308,19 +308,19 @@ class ReleasedFunction:
         require_resolved(rounding, self.sensitivity, self.kernel.sigma)
         secret, self._secret = self._secret, None
         try:
-            if self._first is not None:  # the noise near old points is nearly known
-                first, value = self._first
-                if not np.array_equal(self._hidden(secret, first), value):
-                    raise ValueError("the function has changed")
+            # Noise near old points is nearly known, so a point must have one value for ever.
             hidden = self._hidden(secret, points)
+            first, value = self._first or (points[:1], hidden[:1])
+            again = self._hidden(secret, np.concatenate([first, points]))
+            if not np.array_equal(again, np.concatenate([value, hidden])):
+                raise ValueError("the function has changed")
         except KeyboardInterrupt:
             self._secret = secret
             raise
         except BaseException:
             # Where it fails is not protected, and more points would tell more of it.
-            raise PrivacyError(
-                "the secret function failed, or has changed, and answers at no new point any more"
-            ) from None
+            why = "the secret function failed, or has changed, and answers at no new point any more"
+            raise PrivacyError(why) from None
         self._secret = secret
         drawn = self._noise.sample(self._as_asked(points))
         answers = (to_grid(hidden, self._grid) + drawn.whole) * self._grid

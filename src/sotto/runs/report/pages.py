@@ -17,6 +17,7 @@ from sotto.privacy.certificates.derive import Certificate, derive
 from sotto.privacy.certificates.text import meaning_of_delta, sections, standing, unit_sentence
 from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.runs.directory import Experiment, Run
+from sotto.runs.guarantees import ANSWERS_ALONE, OF_ANSWERS, status_of
 from sotto.runs.metrics import Line, read
 from sotto.runs.registry import algorithm_named, config_from_json
 from sotto.runs.report import elements, figures, learning
@@ -120,6 +121,8 @@ def _card(
     status, sentence = standing(worst)
     if worst.status == "proved":
         sentence = worst.unit_sentence  # the numbers are in large, and of all seeds together
+    if status_of(worst) == ANSWERS_ALONE:
+        status, sentence = "Proved of the teacher's answers alone", f"{sentence} {OF_ANSWERS}"
     epsilon, several = worst.epsilon, ""
     if shared is not None:
         several = f" for each of {len(certificates)} seeds"
@@ -132,7 +135,7 @@ def _card(
     number = at_most(epsilon) if math.isfinite(epsilon) else "∞"
     return (
         f'<div class="card{"" if worst.status == "proved" else " bad"}">'
-        f'<div class="status">{status}</div>'
+        f'<div class="status">{escape(status)}</div>'
         f'<div class="epsilon">ε = {number} <small>at δ = {at_most(worst.delta, 3)}'
         f"{several}</small></div>"
         f"<p>{escape(sentence[0].upper() + sentence[1:])}</p></div>"

@@ -83,6 +83,10 @@ OF_SCHEMA_2: tuple[Claim, ...] = (
         1,
         "a user against whoever sees their own trajectory while it is collected",
     ),
+    streams.FIRST_POLICY.before(1, how="the user who chooses the file knows where it comes from"),
+    language.PUBLIC_MODEL.before(
+        1, how="the user who chooses the files knows where they come from"
+    ),
     streams.NO_MEMORY.before(
         1,
         "A copy of the environment remembers nothing of the users who played in it before: what "
