@@ -302,6 +302,53 @@ def test_the_service_chooses_actions_and_recomputes_them(tmp_path):
         assert live.updater.step()
 
 
+@pytest.mark.parametrize("acts", ["device", "server"])
+def test_people_are_told_who_reads_the_observations_that_ask_for_actions(tmp_path, acts):
+    with started(tmp_path, Terms(acts=acts)) as live:
+        place = live.post(5, "/v1/places", {}).json()["place"]
+        if acts == "server":
+            asked = {"place": place, "step": 0, "observation": [0.3, -0.2]}
+            assert live.post(5, "/v1/actions", asked).status_code == 200
+        live.now += 1e5  # this person gives nothing
+        live.updater.step()
+        collected = live.get(5, "/v1/me").json()["collected"]
+        adversary = live.get(5, "/v1/campaign").json()["privacy"]["adversary"]
+        assert ("each observation, also if you then give nothing" in collected) == (
+            acts == "server"
+        )
+        assert ("as it comes and later from a copy" in adversary) == (acts == "server")
+        live.live(0, 1)
+        assert live.updater.step()
+        said = [one["claim"] for one in live.get(0, "/v1/certificate").json()["claims"]]
+        assert ("people.sees-observations" in said) == (acts == "server")
+        assert verify(live.campaign.certificate, ledger_of(live)).status == "verified"
+
+
+def test_a_campaign_goes_on_whose_certificate_did_not_say_who_reads_observations(
+    tmp_path, monkeypatch
+):
+    today = CampaignPlan.release
+
+    def earlier(plan, horizon):
+        made = today(plan, horizon)
+        said = [one for one in made.does_not_protect if "as it comes" not in one]
+        return replace(made, does_not_protect=tuple(said))
+
+    monkeypatch.setattr(CampaignPlan, "release", earlier)
+    with started(tmp_path, Terms(acts="server"), correlated_noise=False) as live:
+        live.live(0, 1)
+        assert live.updater.step()
+        monkeypatch.setattr(CampaignPlan, "release", today)
+        live.now += 31
+        updater = live.new_updater()
+        live.live(2, 3)
+        assert updater.step()
+        found = ledger_of(live)
+        assert [one.releases for one in found.streams] == [2]
+        assert derive(found).status == "proved"
+        assert verify(live.campaign.certificate, ledger_of(live)).status == "verified"
+
+
 def test_a_device_may_give_updates(tmp_path):
     with started(tmp_path, Terms(gives="update")) as live:
         plan = CampaignPlan(live.campaign)

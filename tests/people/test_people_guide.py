@@ -2,11 +2,13 @@
 
 import contextlib
 import io
+import math
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 from chromium import Browser
@@ -97,3 +99,49 @@ def test_the_page_of_the_guide_takes_part(lamp, browser: Browser) -> None:
         page.run("document.getElementById('go').click()")
         page.until("document.getElementById('said').innerText")
         assert page.text("said") == "Thank you: your trajectory is stored, encrypted."
+
+
+# --- what participants are told ------------------------------------------------------------------
+
+
+def right(epsilon: float, delta: float) -> float:
+    """The guide's bound on the part of right guesses."""
+    return math.exp(epsilon) / (1 + math.exp(epsilon)) + delta
+
+
+def test_participants_are_told_how_often_a_guess_is_right() -> None:
+    text = " ".join(GUIDE.split("## A text for participants")[1].replace("\n> ", " ").split())
+    said = re.search(
+        r"epsilon = \[1\] \(delta = \[0\.00001\]\).*whether your data were used or left out, each "
+        r"equally likely, is right at most \[(\d+)\] times of 100.*which of two equally likely "
+        r"things you sent is right at most \[(\d+)\] times of 100",
+        text,
+    )
+    assert said is not None
+    told = [math.ceil(100 * right(epsilon, 1e-5)) for epsilon in (1, 2)]
+    assert [int(one) for one in said.groups()] == told
+    assert "100 (e^epsilon / (1 + e^epsilon) + delta), rounded up" in text
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.03, 0.01), (0.1, 0.01), (1, 1e-5), (1, 0.3)])
+def test_two_contributions_are_told_apart_as_often_as_participants_are_told(
+    epsilon: float, delta: float
+) -> None:
+    """Zero-out adjacency is about a contribution and none; two may be twice as far apart."""
+    normal = NormalDist()
+
+    def leaves_out(mu: float) -> float:
+        """The delta of the Gaussian mechanism at this epsilon."""
+        low = normal.cdf(mu / 2 - epsilon / mu)
+        return low - math.exp(epsilon) * normal.cdf(-mu / 2 - epsilon / mu)
+
+    least, most = 1e-6, 50.0
+    for _ in range(100):
+        middle = (least + most) / 2
+        least, most = (middle, most) if leaves_out(middle) <= delta else (least, middle)
+    assert normal.cdf(least / 2) <= right(epsilon, delta)  # between a contribution and none
+    assert normal.cdf(least) <= right(2 * epsilon, delta)  # between opposite contributions
+    if delta == 0.01:
+        assert normal.cdf(least) > right(epsilon, delta)
+    exact = math.exp(2 * epsilon) + (1 + math.exp(epsilon)) * delta  # twice epsilon, by groups
+    assert exact / (1 + math.exp(2 * epsilon)) <= right(2 * epsilon, delta)

@@ -71,13 +71,17 @@ def stream(**changes: Any) -> StreamStatement:
     return StreamStatement(**fields)
 
 
-def live_people(seen: Claim) -> LedgerFacts:
-    """A campaign whose operator sees what this sentence says."""
+def live_people(*seen: Claim) -> LedgerFacts:
+    """A campaign whose operator sees what these sentences say."""
     updates = stream(
         name="DPPG policy update",
         noise_law="on-grid",
         protects=(of_people.JOINT(), of_streams.POLICIES()),
-        does_not_protect=(of_streams.PATTERNS(), seen(), of_people.PARTICIPATION()),
+        does_not_protect=(
+            of_streams.PATTERNS(),
+            *(one() for one in seen),
+            of_people.PARTICIPATION(),
+        ),
         assumptions=tuple(one.assumption() for one in (of_people.OWN_WORLD, of_people.ONE_TOKEN)),
     )
     return LedgerFacts((updates,), settings_checked=True)
@@ -312,6 +316,9 @@ KINDS: dict[str, LedgerFacts] = {
         settings_checked=True,
     ),
     "people who come one after the other": live_people(of_people.SEES_TRAJECTORIES),
+    "people who ask a service for actions": live_people(
+        of_people.SEES_TRAJECTORIES, of_people.SEES_OBSERVATIONS
+    ),
     "updates of people's devices": live_people(of_people.SEES_UPDATES),
     "values from a published log": LedgerFacts(
         (

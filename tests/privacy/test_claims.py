@@ -302,6 +302,14 @@ EXPECTED = {
         noise.law@2 people.own-world people.one-token people.settings@3
         ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
+    "people who ask a service for actions": """
+        people.joint dppg.policies@3 dppg.patterns@2 people.sees-trajectories
+        people.sees-observations people.participation
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@3 door.contributed@3 door.compiled@2 gaussian.rounded@2
+        noise.law@2 people.own-world people.one-token people.settings@3
+        ledger.enrolment@5 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+    """,
     "updates of people's devices": """
         people.joint dppg.policies@3 dppg.patterns@2 people.sees-updates people.participation
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
@@ -525,6 +533,13 @@ def test_a_stream_goes_on_without_sentences_that_were_added_since() -> None:
     assert not same_stream(more, today)  # whoever asks says today's sentences
     other = (*more.assumptions, of_experts.OWN_CLONES.assumption())
     assert not same_stream(today, more.model_copy(update={"assumptions": other}))
+
+
+def test_a_campaign_goes_on_that_did_not_say_who_reads_observations() -> None:
+    (before,) = KINDS["people who come one after the other"].streams
+    (now,) = KINDS["people who ask a service for actions"].streams
+    assert same_stream(before, now)
+    assert not same_stream(now, before)
 
 
 def test_a_bound_that_was_rounded_otherwise_is_of_the_same_stream() -> None:

@@ -242,9 +242,46 @@ def test_a_student_of_a_service_follows_its_statement(
     url = ["train", "kickstart", "--teacher", "https://teacher.example", "--out", str(out)]
     small = ["--total-steps", "32", "--hidden", "4", "--num-minibatches", "2", *SMALL]
     small += ["--queries-per-update", "8"]
-    assert "are real; leave out" in refused(capsys, *url, *small, "--population", "simulated")
+    assert "are simulated; leave out" in refused(capsys, *url, *small, "--population", "real")
     assert main([*url, *small]) == 0
     assert open_experiment(out).settings.population == "real"
+
+
+def test_a_student_of_a_service_meets_no_real_people(
+    capsys, monkeypatch, teacher: Path, tmp_path: Path
+) -> None:
+    """Nobody asked, and their returns were written as those of simulated people."""
+    served = ExactTeacher(teacher_policies(teacher, named=NAMED, protected=False).exact())
+    settings = Promise(queries=99, target_epsilon=50, teacher_mechanism="gaussian-policy")
+    opened = teacher_policies(teacher, named=NAMED)
+    monkeypatch.setattr(Kickstart, "connect", lambda _self, _url: served)
+    small = ["--total-steps", "32", "--hidden", "4", "--num-minibatches", "2", *SMALL]
+    small += ["--queries-per-update", "8", "--env-id", ENV]
+    for behind in ("simulated", "real"):
+        promise = Promise(**(vars(settings) | {"population": behind}))
+        served.statement, _ = promised(promise, opened)
+        out = tmp_path / behind
+        url = ["train", "kickstart", "--teacher", "https://teacher.example", "--out", str(out)]
+        said = refused(capsys, *url, *small)
+        assert f"only you can know whether the people in {ENV} are simulated" in said
+        with monkeypatch.context() as patch:  # nobody is met to find that out
+            patch.setattr("sotto.serving.kickstart.is_simulator", pytest.fail)
+            said = refused(capsys, *url, *small, "--population", "real")
+        assert f"the people in {ENV} are real, and a student would learn from those" in said
+        assert said.endswith("without privacy; train students in a simulator")
+        assert not out.exists()
+        assert main([*url, *small, "--population", "simulated"]) == 0
+        assert open_experiment(out).settings.population == behind
+        shutil.rmtree(out / "checkpoints" / f"{1:08d}")
+        again = ["train", "kickstart", "--out", str(out), "--resume", "--json", "--env-id", ENV]
+        assert main([*again, "--teacher", "https://teacher.example"]) == 0
+
+
+def test_a_report_does_not_say_whom_an_environment_of_the_user_meets(teacher: Path) -> None:
+    assert main(["report", str(teacher)]) == 0
+    page = (teacher / "report.html").read_text()
+    assert f"greedy episodes in {ENV}." in page
+    assert "fresh simulated people" not in page
 
 
 def test_an_audit_and_a_model_take_the_name_too(capsys, monkeypatch, tmp_path: Path) -> None:

@@ -132,7 +132,8 @@ def _train(
             return _show(algorithm, options, config, args, given, lambda _update: None)
         # Open settings say nothing yet, and the release of an own algorithm may say it alone.
         said = {getattr(config, "population", "simulated"), algorithm.population(config)}
-        maybe_real = said != {"simulated"}
+        # The service of a teacher says later whose people are behind it.
+        maybe_real = said != {"simulated"} or getattr(config, "remote", False)
         with tracker(options.tracker, options.out.name, maybe_real=maybe_real) as tell:
             return _show(algorithm, options, config, args, given, tell)
 

@@ -36,7 +36,7 @@ from sotto.people import openapi
 from sotto.people.campaign import Campaign
 from sotto.people.database.store import CampaignDatabase
 from sotto.people.database.writer import Writer
-from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
+from sotto.people.desk import WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
 from sotto.serving.traffic.apps import json_response, new_app
@@ -243,7 +243,7 @@ class _Service:
                 "withdrew": history.withdrew,
                 "places": [{"release": r, "state": state} for r, state in history.places],
                 "cost": cost,
-                "collected": COLLECTED[self._desk.plan.gives],
+                "collected": self._desk.collected,
             }
         )
 

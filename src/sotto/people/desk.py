@@ -23,12 +23,17 @@ WITHDRAWN = (
     "are. They are private, so they tell little about you; the epsilon that they cost is not "
     "refunded."
 )
-COLLECTED = {
+_COLLECTED = {
     "trajectory": "For each place: what your device observed, the actions, and the rewards. It is "
     "encrypted, and deleted when the release is made.",
     "update": "For each place: the update of the policy that your device computed. It is "
     "encrypted, and deleted when the release is made.",
 }
+_COLLECTED_ACTING = (
+    " The service chooses the actions: your device sends it each observation, also if you then "
+    "give nothing. It reads the observation for the action, and stores it only as part of what you "
+    "give."
+)
 _ADVERSARY = {
     "trajectory": "The operator of this service could read your trajectory until its release is "
     "made, and later from a copy that it kept. Everybody else sees released policies, and how many "
@@ -37,6 +42,10 @@ _ADVERSARY = {
     "made, and later from a copy that it kept; an update tells much about its trajectory. "
     "Everybody else sees released policies, and how many people took part.",
 }
+_ADVERSARY_ACTING = (
+    " The operator could also read each observation for which your device asks for an action, as "
+    "it comes and later from a copy, also if you then give nothing."
+)
 
 
 class Desk:
@@ -68,6 +77,18 @@ class Desk:
     def shares_budget(self) -> bool:
         """Whether the campaign shares a budget, so that people have the operator's numbers."""
         return self._campaign.settings.shared_budget is not None
+
+    @property
+    def collected(self) -> str:
+        """Words for a person on what the service collects about them."""
+        acting = _COLLECTED_ACTING if self.plan.acts == "server" else ""
+        return _COLLECTED[self.plan.gives] + acting
+
+    @property
+    def _adversary(self) -> str:
+        """Words for people on who could see what."""
+        acting = _ADVERSARY_ACTING if self.plan.acts == "server" else ""
+        return _ADVERSARY[self.plan.gives] + acting
 
     def _read_published(self, version: int) -> Published:
         return Published.from_bytes(self._store.policy(version)[1])
@@ -144,7 +165,7 @@ class Desk:
         plan = self.plan
         if plan.gives == "update":
             return packed(read_update(given, plan.first.policy))
-        if self._campaign.settings.terms.acts == "server":
+        if plan.acts == "server":
             if "actions" in given:
                 raise BadContribution("the service chose the actions; leave them out")
             place = self._place(place_id, person)
@@ -176,7 +197,7 @@ class Desk:
                 "epsilon": certificate["budget"]["epsilon"],
                 "delta": certificate["budget"]["delta"],
                 "unit": config.privacy_unit.sentence(),
-                "adversary": _ADVERSARY[self.plan.gives],
+                "adversary": self._adversary,
             },
         }
 

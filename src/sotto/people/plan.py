@@ -56,6 +56,7 @@ class CampaignPlan:
         settings = campaign.settings
         self.config: DPPGConfig = campaign.config
         self.gives = settings.terms.gives
+        self.acts = settings.terms.acts
         self.env = settings.spaces.environment(settings.name, self.config.steps_per_user)
         self.first: DPPGState = dppg.initial_state(
             self.config, self.env, jnp.int32(self.config.seed)
@@ -103,12 +104,18 @@ class CampaignPlan:
             horizon=horizon,
             collected=True,
         )
-        seen = claims.SEES_TRAJECTORIES if self.gives == "trajectory" else claims.SEES_UPDATES
+        seen = [claims.SEES_TRAJECTORIES if self.gives == "trajectory" else claims.SEES_UPDATES]
+        if self.acts == "server":
+            seen.append(claims.SEES_OBSERVATIONS)
         return replace(
             made,
             local=made.local if self.gives == "trajectory" else _given_update,
             protects=(claims.JOINT(), *made.protects),
-            does_not_protect=(*made.does_not_protect[:1], seen(), claims.PARTICIPATION()),
+            does_not_protect=(
+                *made.does_not_protect[:1],
+                *(one() for one in seen),
+                claims.PARTICIPATION(),
+            ),
             assumptions=(claims.OWN_WORLD.assumption(), claims.ONE_TOKEN.assumption()),
         )
 

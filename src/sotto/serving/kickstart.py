@@ -23,6 +23,7 @@ from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.units import PopulationKind, whose_people
+from sotto.rl.envs.gymnasium.described import is_simulator
 from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
 from sotto.runs.agents.teachers import teacher_policies
@@ -87,29 +88,23 @@ class Kickstart(Algorithm[KickstartConfig]):
         if config.remote:
             service = self._remote(config)
             check_teacher(config, service.observation_size, service.actions, service.statement)
+            _require_simulated(config, _met_by_student(config), "train students in a simulator")
             if service.statement is None:
                 return config
-            people = whose_people(
-                f"behind {config.teacher}", service.statement.population, config.population
-            )
-            return replace(config, population=people)
+            # The service knows whose people are behind its teacher. They are the run's.
+            return replace(config, population=service.statement.population)
         teacher = self._teacher(config)
         if teacher.env_id != config.env_id:
             raise ValueError(
                 f"the teacher {config.teacher} was trained in {teacher.env_id}; "
                 f"give --env-id {teacher.env_id}"
             )
-        people = whose_people(f"in {config.env_id}", teacher.population, config.population)
-        if people == "real":
-            instead = (
-                f"use {config.teacher} itself, whose policy is private"
-                if teacher.private_training
-                else "serve the teacher with sotto serve teacher, and train students in a simulator"
-            )
-            raise ValueError(
-                f"the people in {config.env_id} are real, and a student would learn from those "
-                f"whom it meets without privacy; {instead}"
-            )
+        instead = (
+            f"use {config.teacher} itself, whose policy is private"
+            if teacher.private_training
+            else "serve the teacher with sotto serve teacher, and train students in a simulator"
+        )
+        people = _require_simulated(config, teacher.population, instead)
         config = replace(config, teacher=str(Path(config.teacher).absolute()), population=people)
         if teacher.private_training:
             return _free(config)
@@ -135,9 +130,10 @@ class Kickstart(Algorithm[KickstartConfig]):
         return not config.remote and config.teacher_mechanism != "exact"
 
     def population(self, config: KickstartConfig) -> PopulationKind:
-        """Returns whether the teacher's people are simulated or real.
+        """Returns whether the people of the run are simulated or real: those behind the teacher.
 
-        Runs of earlier versions do not say it; they are simulated.
+        Those whom the student meets are simulated. Runs of earlier versions do not say it; their
+        people are simulated.
         """
         return config.population or "simulated"
 
@@ -258,6 +254,38 @@ class Kickstart(Algorithm[KickstartConfig]):
         stacked = single(self._teacher(config).exact().policy)
         key = new_key(20261)
         return float(self.evaluate(config, stacked, key, _TEACHER_EPISODES, True).mean())
+
+
+def _met_by_student(config: KickstartConfig) -> PopulationKind | None:
+    """Returns whose people a student of a service meets. None: only the user can know.
+
+    An environment of people who are said to be real is not made, which could tell of them.
+    """
+    if config.population == "real" and not is_native(config.env_id):
+        return None
+    return "simulated" if is_simulator(config.env_id) else None
+
+
+def _require_simulated(
+    config: KickstartConfig, known: PopulationKind | None, instead: str
+) -> PopulationKind:
+    """Returns "simulated", if the people whom a student meets are.
+
+    Args:
+        config: settings.
+        known: the answer that the program knows by itself. None: it knows none.
+        instead: words on what to do where they are real.
+
+    Raises:
+        ValueError: they are real, or nobody says it.
+    """
+    people = whose_people(f"in {config.env_id}", known, config.population)
+    if people == "real":
+        raise ValueError(
+            f"the people in {config.env_id} are real, and a student would learn from those "
+            f"whom it meets without privacy; {instead}"
+        )
+    return people
 
 
 def _shown(config: KickstartConfig) -> bool:

@@ -55,9 +55,10 @@ class KickstartConfig(PPOConfig):
     floor."""
 
     population: PopulationKind | None = None
-    """Whether the people behind the teacher are simulated or real. None: as is known of it. It must
-    be given for a teacher of ppo in an environment, or a wrapper, that comes neither with sotto nor
-    with Gymnasium."""
+    """Whether the people in env_id are simulated or real. Students meet no real ones. None: as is
+    known of env_id and of its teacher. It must be given for an environment, or a wrapper, that
+    comes neither with sotto nor with Gymnasium, unless the teacher is a run of dppg. A service says
+    itself whose people are behind its teacher, and the run's settings keep what it says."""
     protect: ProtectName | None = None
     """Unit that the answers protect. observation: each observation, within observation_radius.
     policy: the teacher's policy, within policy_distance. any-two-teachers: the whole teacher.

@@ -307,6 +307,7 @@ _ADDED = (
     "evaluation.source",
     "evaluation.licence",
     "logs.one-person",
+    "people.sees-observations",
     "prefixes.policy",
 )
 """Sentences that earlier versions did not say of some streams, which go on all the same."""

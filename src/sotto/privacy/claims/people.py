@@ -21,6 +21,13 @@ SEES_UPDATES = Claim(
     "A person, against the operator of the service, who could read the update that the person's "
     "device computed until its release is made, and later from a copy or a backup that was kept.",
 )
+SEES_OBSERVATIONS = Claim(
+    "people.sees-observations",
+    "does-not-protect",
+    "A person whose device asks the service for actions, against the operator of the service, who "
+    "could read each observation as it comes, also if the person then gives nothing, and later "
+    "from a copy that was kept.",
+)
 PARTICIPATION = Claim(
     "people.participation",
     "does-not-protect",

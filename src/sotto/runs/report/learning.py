@@ -5,12 +5,17 @@ from pathlib import Path
 
 from sotto.algorithms.base import Words
 from sotto.errors import visible
+from sotto.rl.envs.registry import is_native
 from sotto.runs.metrics import Line
 from sotto.runs.report import elements, figures
 
 
 def learning(
-    folder: Path, lines: Sequence[Sequence[Line]], words: Words, unevaluated: str
+    folder: Path,
+    lines: Sequence[Sequence[Line]],
+    words: Words,
+    unevaluated: str,
+    env_id: str | None,
 ) -> list[str]:
     """Draws the figures on learning for which there are data, and returns the HTML.
 
@@ -19,6 +24,7 @@ def learning(
         lines: lines of each seed.
         words: names of what was measured.
         unevaluated: reason why there are no evaluations, if there are none.
+        env_id: name of the environment of the evaluations, if the settings have one.
     """
     found = [elements.heading("Learning")]
     if not any(line.evaluation for one in lines for line in one):
@@ -26,7 +32,7 @@ def learning(
     elif words.quantities:
         found += _quantities(folder, lines, words)
     else:
-        found += _returns(folder, lines, words.steps)
+        found += _returns(folder, lines, words.steps, env_id)
     found += _samples(lines[0])
     if "private_return" in lines[0][-1].released:
         figures.released_returns(folder / "returns.png", lines)
@@ -56,12 +62,17 @@ def numbers(last: Sequence[Line], words: Words) -> dict[str, str]:
     return values
 
 
-def _returns(folder: Path, lines: Sequence[Sequence[Line]], steps: str) -> list[str]:
+def _returns(
+    folder: Path, lines: Sequence[Sequence[Line]], steps: str, env_id: str | None
+) -> list[str]:
     figures.learning_curve(folder / "learning.png", lines, steps)
-    caption = (
-        "Return of released policies in greedy episodes with fresh simulated people. The "
-        "episodes use no data of the people in training."
-    )
+    caption = "Return of released policies in greedy episodes"
+    if env_id is not None and is_native(env_id):  # the program itself makes their people
+        caption += (
+            " with fresh simulated people. The episodes use no data of the people in training."
+        )
+    else:  # a name does not say whom an environment meets
+        caption += "." if env_id is None else f" in {env_id}."
     if len(lines) > 1:
         caption += " The band is one standard deviation over seeds."
     return [elements.picture(folder / "learning.png", caption)]
