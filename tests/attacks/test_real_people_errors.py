@@ -38,7 +38,7 @@ SENTENCE = (
 )
 FLAGS = (
     *("--env-id", "clinic_that_talks:TalkingClinic-v0", "--population", "real"),
-    *("--noise-multiplier", "5", "--total-steps", "48", "--users-per-update", "3"),
+    *("--noise-multiplier", "4", "--total-steps", "48", "--users-per-update", "3"),
     *("--steps-per-user", "8", "--delta", "1e-4", "--hidden"),
 )
 
