@@ -326,13 +326,19 @@ def test_no_module_that_a_dataset_names_is_imported(capsys, trap, tmp_path):
     assert marker.exists()
 
 
+def experts_of(path: Path, name: str) -> Path:
+    """Experts whose settings name an environment."""
+    settings = {"env_id": name, "experts": 1, "hidden": [8], "seed": 0, "format": experts._FORMAT}
+    path.mkdir()
+    with (path / "experts.npz").open("wb") as file:
+        np.savez(file, header=np.array(json.dumps({"settings": settings})), returns=np.zeros(1))
+    return path
+
+
 def test_no_module_that_experts_name_is_imported(capsys, trap, tmp_path):
     name, marker = trap
-    settings = {"env_id": name, "experts": 1, "hidden": [8], "seed": 0, "format": experts._FORMAT}
-    (tmp_path / "experts").mkdir()
-    with (tmp_path / "experts" / "experts.npz").open("wb") as file:
-        np.savez(file, header=np.array(json.dumps({"settings": settings})), returns=np.zeros(1))
-    refused(capsys, "experts", "collect", tmp_path / "experts", "--out", tmp_path / "x-v0")
+    named = experts_of(tmp_path / "experts", name)
+    refused(capsys, "experts", "collect", named, "--out", tmp_path / "x-v0")
     assert not marker.exists()
 
 
@@ -351,11 +357,8 @@ def test_no_module_of_a_class_that_a_file_names_is_imported(capsys, trap, tmp_pa
         assert f"give --env-id {name} if you trust it" in refused(capsys, *words)
     with pytest.raises(ValueError, match=f"give --env-id {name} if you trust it"):
         sotto.load(ppo)
-    settings = {"env_id": name, "experts": 1, "hidden": [8], "seed": 0, "format": experts._FORMAT}
-    (tmp_path / "experts").mkdir()
-    with (tmp_path / "experts" / "experts.npz").open("wb") as file:
-        np.savez(file, header=np.array(json.dumps({"settings": settings})), returns=np.zeros(1))
-    refused(capsys, "experts", "collect", tmp_path / "experts", "--out", tmp_path / "x-v0")
+    named = experts_of(tmp_path / "experts", name)
+    refused(capsys, "experts", "collect", named, "--out", tmp_path / "x-v0")
     assert not marker.exists()
     assert "has no class Trap" in refused(capsys, "eval", ppo, "--env-id", name)
     assert marker.exists()

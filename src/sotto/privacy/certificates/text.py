@@ -90,7 +90,8 @@ def sections(c: AnyCertificate) -> tuple[tuple[str, tuple[Line, ...]], ...]:
         ("Released", _alone((*map(_stream_line, c.streams), *_answer_lines(c)))),
         ("What each student learns alone", _alone(_student_lines(c))),
     ]
-    said = " ".join([unit_sentence(c), *(words for _, lines in found for words in sum(lines, ()))])
+    words = [word for _, lines in found for line in lines for word in line]
+    said = " ".join([unit_sentence(c), *words])
     terms = tuple(meaning for term, meaning in TERMS.items() if re.search(term, said, re.I))
     return (*found, ("Terms", _alone(terms)))
 

@@ -155,24 +155,24 @@ def exactly(number: float) -> str:
     return short if float(short) == number else repr(float(number))
 
 
+def _numbers_in(sentences: Iterable[str], *claims: Claim) -> list[dict[str, str]]:
+    """Returns the numbers of every sentence on protection that is one of these claims."""
+    lines = tuple(sentences)
+    found = (claim.match("protects", line, "") for claim in claims for line in lines)
+    return [numbers for numbers in found if numbers is not None]
+
+
 def radii_in(sentences: Iterable[str]) -> frozenset[str]:
     """Returns every radius that these sentences of a statement say."""
-    found = (
-        one.match("protects", line, "")
-        for one in (LOGGED_FUNCTION, WHOLE_FUNCTION)
-        for line in sentences
+    return frozenset(
+        said["radius"] for said in _numbers_in(sentences, LOGGED_FUNCTION, WHOLE_FUNCTION)
     )
-    return frozenset(numbers["radius"] for numbers in found if numbers)
 
 
 def ranges_in(sentences: Iterable[str]) -> frozenset[tuple[str, str]]:
     """Returns every range of rewards that these sentences of a statement say: (low, high)."""
-    found = (
-        one.match("protects", line, "")
-        for one in (ONE_REWARD, WHOLE_FUNCTION)
-        for line in sentences
-    )
-    return frozenset((said["low"], said["high"]) for said in found if said)
+    found = _numbers_in(sentences, ONE_REWARD, WHOLE_FUNCTION)
+    return frozenset((said["low"], said["high"]) for said in found)
 
 
 def require_one_radius(sentences: Iterable[str]) -> str:
@@ -204,8 +204,7 @@ def require_hidden(change: float, adjacency: Adjacency, sentences: Sequence[str]
     one, logged, whole = (
         [
             {name: float(text) for name, text in said.items()}
-            for line in sentences
-            if (said := claim.match("protects", line, "")) is not None
+            for said in _numbers_in(sentences, claim)
         ]
         for claim in (ONE_REWARD, LOGGED_FUNCTION, WHOLE_FUNCTION)
     )
